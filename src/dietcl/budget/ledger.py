@@ -1,0 +1,358 @@
+"""The only place where spending happens: charged before it is spent, never overdrawn, receipts for all of it.
+
+Everything is counted in passes: one image forward and backward through the full encoder and head.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.units import Budget
+
+Accounting = Literal["images", "flops"]
+
+# What the `images` price list says; operations that are not named cost their FLOPs in both lists.
+_PER_IMAGE: dict[Operation, float] = {
+    "train": 1.0,
+    "importance": 1.0,
+    "reconstruct": 1.0,
+    "prompt": 1.0,
+    "forward": 1 / 3,
+    "reconstruct_forward": 1 / 3,
+}
+
+# Sums of thirds are inexact; the last one must still fit.
+_TOLERANCE = 1e-9
+
+
+class Overdraft(Exception):
+    """The charge would exceed the budget of the time step; nothing was booked."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """All charges of one purpose and operation, summed."""
+
+    purpose: str
+    operation: str
+    images: int
+    passes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class StepReceipt:
+    """Where the budget of one time step went; budget, spent and unused are in the unit of `Ledger.unit`."""
+
+    t: int
+    classes: int
+    pass_flops: int
+    budget: float
+    spent: float  # in seconds it can exceed the budget by what the last update overran its estimate
+    unused: float
+    passes: float
+    items: tuple[Item, ...]
+
+
+class Ledger:
+    """The account of a run: opened and closed at every time step, with nothing carried over."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        accounting: Accounting,
+        batch: int,
+        cost: CostModel,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget = budget
+        self.accounting = accounting
+        self.batch = batch
+        self.cost = cost
+        self.unit: Literal["passes", "seconds"] = "seconds" if budget.unit == "seconds" else "passes"
+        self._clock = clock
+        self._t = self._classes = 0
+        self._receipts: list[StepReceipt] = []
+        self._search = _Account()
+        self._step: _Account | None = None
+        self._started = 0.0
+        self._paused_at: float | None = None
+        self._is_free = False
+
+    def open(self, t: int, classes: int) -> None:
+        """Begin a time step with a fresh budget; `classes` is the width of the head in it."""
+        if self._step is not None:
+            raise RuntimeError(f"Time step {self._t} is still open: close() it before opening {t}.")
+        self._t, self._classes = t, classes
+        self._pass_flops = self.cost.pass_flops(classes)
+        self._amount = math.inf  # in passes
+        if self.budget.unit == "updates":
+            self._amount = self.budget.amount * self.batch
+        elif self.budget.unit == "flops":
+            self._amount = self.budget.amount / self._pass_flops
+        self._seconds = self.budget.amount if self.unit == "seconds" else math.inf
+        self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name != "prompt"}
+        self._step = self._active = _Account()
+        self._started = self._clock()
+
+    def charge(self, purpose: str, operation: Operation, images: int, *, prompts: int = 0) -> None:
+        """Book the operation on so many images, or raise Overdraft; call it before the work."""
+        if self._is_free and self._step is None:
+            return
+        self._require_open()
+        key = (operation, prompts)
+        if key not in self._prices:
+            self._prices[key] = self._price(operation, prompts)
+        price, flops = self._prices[key]
+        self._book(purpose, operation, images, images * price, images * flops)
+
+    def charge_flops(self, purpose: str, operation: str, flops: float) -> None:
+        """Book work that is no pass of images, such as a closed-form solve, or raise Overdraft."""
+        self._require_open()
+        self._book(purpose, operation, 0, flops / self._pass_flops, flops)
+
+    def close(self) -> StepReceipt:
+        """End the time step and return its receipt."""
+        step = self._require_outside("close()")
+        budget, spent, unused = self._amount, step.spent, self.remaining
+        if self.unit == "seconds":
+            elapsed = self.elapsed
+            budget, spent, unused = self._seconds, elapsed, max(0.0, self._seconds - elapsed)
+        receipt = StepReceipt(
+            t=self._t,
+            classes=self._classes,
+            pass_flops=self._pass_flops,
+            budget=budget,
+            spent=spent,
+            unused=unused,
+            passes=step.spent,
+            items=step.items(),
+        )
+        self._receipts.append(receipt)
+        self._step = None
+        return receipt
+
+    @property
+    def spent(self) -> float:
+        """Passes spent in this time step."""
+        return self._require_open().spent
+
+    @property
+    def remaining(self) -> float:
+        """Passes left in this time step; without limit for budgets in seconds and inside search()."""
+        step = self._require_open()
+        if self._active is not step:
+            return math.inf
+        left = self._amount - step.spent
+        return left if left > self._amount * _TOLERANCE or left == math.inf else 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since open(), those inside search() and free() left out."""
+        return (self._clock() if self._paused_at is None else self._paused_at) - self._started
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds left in this time step; without limit for budgets in other units and inside search()."""
+        step = self._require_open()
+        return max(0.0, self._seconds - self.elapsed) if self._active is step else math.inf
+
+    def remaining_updates(self) -> float:
+        """Return how many updates of full price still fit; infinity for budgets in seconds."""
+        return self.remaining / self.batch
+
+    def spent_fraction(self) -> float:
+        """Return how much of the time step's budget is gone, from 0 to 1."""
+        return max(_fraction(self.spent, self._amount), _fraction(self.elapsed, self._seconds))
+
+    def affords(self, passes: float, seconds: float = 0.0) -> bool:
+        """Tell whether work of so many passes, expected to take so many seconds, fits the budget."""
+        step = self._require_open()
+        if self._active is not step:
+            return True
+        if self.unit == "seconds":
+            return _fits(self.elapsed + seconds, self._seconds)
+        return _fits(step.spent + passes, self._amount)
+
+    def allot(self, share: float = 1.0, updates: float = math.inf) -> "Allotment":
+        """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
+        passes = min(_part(share, self.remaining), updates * self.batch)
+        return Allotment(self, self._active, passes, _part(share, self.remaining_seconds))
+
+    @contextmanager
+    def search(self) -> Iterator[None]:
+        """Book what is charged inside to the search account: never limited, reported apart, time not counted."""
+        self._require_open()
+        before, self._active = self._active, self._search
+        try:
+            with self._pause():
+                yield
+        finally:
+            self._active = before
+
+    @contextmanager
+    def free(self) -> Iterator[None]:
+        """Evaluate: what is charged inside costs nothing; amid a time step its images are counted as "evaluation"."""
+        before, self._is_free = self._is_free, True
+        try:
+            with self._pause():
+                yield
+        finally:
+            self._is_free = before
+
+    @property
+    def closed(self) -> tuple[StepReceipt, ...]:
+        """The receipts of all closed time steps."""
+        return tuple(self._receipts)
+
+    def book_search(self, items: Iterable[Item]) -> None:
+        """Add to the search account what a trial spent that ran on a ledger of its own."""
+        for item in items:
+            self._search.book(**asdict(item))
+
+    def receipts(self) -> dict[str, Any]:
+        """Return the receipts of all closed time steps and of the search as plain JSON."""
+        pass_flops = self._receipts[-1].pass_flops if self._receipts else self.cost.pass_flops(0)
+        return {
+            "accounting": self.accounting,
+            "unit": self.unit,
+            "pass_flops": pass_flops,  # of the last time step: the head grows
+            "steps": [_plain(receipt) for receipt in self._receipts],
+            "search": [asdict(item) for item in self._search.items()],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return everything needed to go on later, also amid a time step, as plain JSON."""
+        step = None
+        if self._step is not None:
+            account = self._require_outside("state()").state()
+            # Only a budget in seconds needs the time; elsewhere it would make equal runs differ.
+            elapsed = self.elapsed if self.unit == "seconds" else 0.0
+            step = {"t": self._t, "classes": self._classes, "elapsed": elapsed, "account": account}
+        receipts = [_plain(receipt) for receipt in self._receipts]
+        return {"receipts": receipts, "search": self._search.state(), "step": step}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what state() returned, in a ledger made with the same arguments."""
+        self._receipts = [
+            StepReceipt(**{**receipt, "items": tuple(Item(**item) for item in receipt["items"])})
+            for receipt in state["receipts"]
+        ]
+        self._search = _Account.from_state(state["search"])
+        self._step = None
+        if (step := state["step"]) is not None:
+            self.open(step["t"], step["classes"])
+            self._step = self._active = _Account.from_state(step["account"])
+            self._started -= step["elapsed"]
+
+    def _price(self, operation: Operation, prompts: int) -> tuple[float, int]:
+        """Return the passes and the FLOPs of the operation for one image."""
+        flops = self.cost.flops(operation, self._classes, prompts)
+        passes = flops / self._pass_flops
+        return (_PER_IMAGE.get(operation, passes) if self.accounting == "images" else passes), flops
+
+    def _book(self, purpose: str, operation: str, images: int, passes: float, flops: float) -> None:
+        if images < 0 or not flops >= 0:
+            raise ValueError(f"A charge cannot be negative: {operation} of {images} images, {flops} FLOPs.")
+        if self._is_free:
+            self._active.book("evaluation", operation, images, 0.0, 0.0)
+        elif self.affords(passes):
+            self._active.book(purpose, operation, images, passes, flops)
+        else:
+            left = f"{self.remaining_seconds} s" if self.unit == "seconds" else f"{self.remaining} passes"
+            raise Overdraft(f"Time step {self._t}: {operation} for {purpose} costs {passes} passes; {left} left.")
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        if self._paused_at is not None:
+            yield
+            return
+        self._paused_at = self._clock()
+        try:
+            yield
+        finally:
+            self._started += self._clock() - self._paused_at
+            self._paused_at = None
+
+    def _require_open(self) -> "_Account":
+        if self._step is None:
+            raise RuntimeError("No time step is open: call open() before anything is charged or asked.")
+        return self._step
+
+    def _require_outside(self, call: str) -> "_Account":
+        if self._paused_at is not None:
+            raise RuntimeError(f"{call} is not possible inside search() or free().")
+        return self._require_open()
+
+
+class Allotment:
+    """A limit on one stretch of work, such as a phase; made by `Ledger.allot`."""
+
+    def __init__(self, ledger: Ledger, account: "_Account", passes: float, seconds: float) -> None:
+        self.passes = passes
+        self.seconds = seconds
+        self._ledger = ledger
+        self._account = account
+        self._spent_before = account.spent
+        self._elapsed_before = ledger.elapsed
+
+    @property
+    def fraction(self) -> float:
+        """How much of the allotment is gone, in passes or in time, whichever is more; from 0 to 1."""
+        spent = self._account.spent - self._spent_before
+        elapsed = self._ledger.elapsed - self._elapsed_before
+        return max(_fraction(spent, self.passes), _fraction(elapsed, self.seconds))
+
+    def affords(self, passes: float, seconds: float = 0.0) -> bool:
+        """Tell whether the work fits both the allotment and the ledger."""
+        spent = self._account.spent - self._spent_before
+        elapsed = self._ledger.elapsed - self._elapsed_before
+        fits = _fits(spent + passes, self.passes) and _fits(elapsed + seconds, self.seconds)
+        return fits and self._ledger.affords(passes, seconds)
+
+
+class _Account:
+    """Charges that are summed together: those of a time step, or of the search."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._sums: dict[tuple[str, str], tuple[int, float, float]] = {}
+
+    def book(self, purpose: str, operation: str, images: int, passes: float, flops: float) -> None:
+        sums = self._sums.get((purpose, operation), (0, 0.0, 0.0))
+        self._sums[purpose, operation] = (sums[0] + images, sums[1] + passes, sums[2] + flops)
+        self.spent += passes
+
+    def items(self) -> tuple[Item, ...]:
+        return tuple(Item(purpose, operation, *sums) for (purpose, operation), sums in self._sums.items())
+
+    def state(self) -> dict[str, Any]:
+        return {"spent": self.spent, "items": [asdict(item) for item in self.items()]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "_Account":
+        account = cls()
+        for item in state["items"]:
+            account.book(**item)
+        account.spent = state["spent"]  # summed in another order above, so not the same to the last bit
+        return account
+
+
+def _plain(receipt: StepReceipt) -> dict[str, Any]:
+    return {**asdict(receipt), "items": [asdict(item) for item in receipt.items]}
+
+
+def _fits(total: float, limit: float) -> bool:
+    return total <= limit * (1 + _TOLERANCE)
+
+
+def _part(share: float, whole: float) -> float:
+    return whole if whole == math.inf else share * whole
+
+
+def _fraction(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 1.0

@@ -1,0 +1,66 @@
+"""The command line: a table of verbs, each with its own file under verbs/."""
+
+import difflib
+import importlib
+import os
+import sys
+
+from dietcl import __version__
+from dietcl.errors import UserError
+
+VERBS = {
+    "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
+    "train": "learn a stream with a method under a budget",
+    "pretrain": "pre-train an encoder by reconstruction on any image set",
+    "streams": "list the built-in streams, or show the time steps of one",
+    "methods": "list the methods",
+    "report": "write an HTML page and figures for one or several runs",
+    "doctor": "check the installation, the device, precision, fonts and disk",
+}
+
+EXAMPLES = """examples:
+  dietcl demo
+  dietcl train --stream glyphs --method dietcl --budget 40
+  dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
+  dietcl report runs/*
+  dietcl VERB --help"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a verb; returns the exit code: 2 for what the user can mend, 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"dietcl {__version__}")
+        return 0
+    try:
+        return _run(arguments[0], arguments[1:])
+    except UserError as error:
+        print(f"dietcl: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Whoever read our output has had enough; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(verb: str, arguments: list[str]) -> int:
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
+        raise UserError(f"{verb}: no such verb; {hint}")
+    run = importlib.import_module(f"dietcl.verbs.{verb}").main
+    code: int = run(arguments)
+    return code
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {name:<10}{summary}" for name, summary in VERBS.items())
+    return (
+        "usage: dietcl VERB [options]\n\n"
+        "Keeps an image classifier learning from a sparsely labeled stream\n"
+        "within a fixed amount of computation per time step.\n\n"
+        f"verbs:\n{verbs}\n\n{EXAMPLES}"
+    )

@@ -1,0 +1,154 @@
+"""The resolved configuration of a run, and the presets it starts from; free of torch."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dietcl.errors import UserError
+from dietcl.models.presets import MODELS, ModelConfig
+from dietcl.streams.augmentation import Augmentation
+from dietcl.streams.recipes import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The recipe shared by all methods; the defaults are the paper's."""
+
+    batch: int = 1024
+    """Images per update."""
+    micro_batch: int = 256
+    """Images per micro-batch; an update is the mean of batch / micro-batch of them."""
+    lr: float = 4e-4
+    """Peak learning rate of the encoder and the decoder (the paper's 1e-4 per 256 images)."""
+    head_lr: float = 4e-4
+    """Peak learning rate of the head."""
+    lr_floor: float = 5e-5
+    """Learning rate at the end of a phase's cosine (at most half the peak)."""
+    layer_decay: float = 0.65
+    """Factor on the learning rate per block, from the last block down."""
+    weight_decay: float = 0.05
+    """AdamW's weight decay (not on biases, norms, tokens and position tables)."""
+    beta1: float = 0.9
+    """AdamW's first beta."""
+    beta2: float = 0.95
+    """AdamW's second beta."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.micro_batch < 1 or self.batch % self.micro_batch:
+            raise UserError(
+                f"--batch {self.batch} --micro-batch {self.micro_batch}: "
+                "the batch must be a multiple of the micro-batch"
+            )
+        for option in ("lr", "head_lr"):
+            if not getattr(self, option) > 0:
+                raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """How long and how fast to pre-train."""
+
+    updates: int = 2000
+    """Number of updates."""
+    batch: int = 128
+    """Images per update."""
+    lr: float = 2e-3
+    """Peak learning rate, reached after the warm-up and led to 0 by a cosine."""
+    warmup: float = 0.05
+    """Share of the updates that the warm-up takes."""
+    weight_decay: float = 0.05
+    """AdamW's weight decay."""
+    crop: float = 0.2
+    """Smallest share of the image's area that a random crop keeps."""
+    flip: bool = True
+    """Mirror half of the images."""
+    checkpoint_every: int = 200
+    """Updates between checkpoints."""
+    seed: int = 0
+    """Seed of the initial weights, the draws and the masks."""
+
+    def __post_init__(self) -> None:
+        for option in ("updates", "batch", "checkpoint_every"):
+            if getattr(self, option) < 1:
+                name = option.replace("_", "-")
+                raise UserError(f"--{name} {getattr(self, option)}: give a whole number from 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured after each time step."""
+
+    test_images: int | None = None
+    """Evaluate on a fixed, seeded, stratified sample of this many test images (all by default)."""
+    curves: int = 0
+    """Also evaluate every time step's test images this many times within each time step (the stability gap)."""
+
+    def __post_init__(self) -> None:
+        if self.test_images is not None and self.test_images < 1:
+            raise UserError(f"--test-images {self.test_images}: give at least 1, or leave it out for all")
+        if self.curves < 0:
+            raise UserError(f"--curves {self.curves}: give a number from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A size: the network, the shared recipe and the augmentation that belong together."""
+
+    model: ModelConfig
+    training: Training = field(default_factory=Training)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    budget: str = "500"
+
+
+PRESETS: dict[str, Preset] = {
+    # 32 px on a laptop's CPU: larger rates, because few and small updates must do.
+    "micro": Preset(
+        model=MODELS["micro"],
+        training=Training(batch=32, micro_batch=32, lr=1e-3, head_lr=1e-2, lr_floor=1e-4),
+        augmentation=Augmentation(crop=0.5),
+        budget="40",
+    ),
+    "tiny": Preset(model=MODELS["tiny"]),
+    "small": Preset(model=MODELS["small"]),
+    "base": Preset(model=MODELS["base"]),
+    "large": Preset(model=MODELS["large"]),
+}
+
+
+def preset(name: str) -> Preset:
+    """Return a preset by name."""
+    if name not in PRESETS:
+        raise UserError(f"--preset {name}: no such preset; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes."""
+
+    method: str
+    method_config: Any
+    stream: str
+    """Name of a built-in stream, or the path of a manifest."""
+    source: Any
+    """Options of a built-in stream; None for a manifest."""
+    recipe: Recipe
+    model: ModelConfig
+    weights: str | None
+    """`shipped`, a file, or None for random weights."""
+    training: Training
+    augmentation: Augmentation
+    budget: str
+    accounting: Literal["images", "flops"] = "images"
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    seed: int = 0
+
+    def resolved(self) -> dict[str, Any]:
+        """Return plain values that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    def hash(self) -> str:
+        """Return an identifier of the configuration."""
+        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""The loop that draws, charges, updates, evaluates and saves."""

@@ -1,0 +1,74 @@
+"""The state of a run after a time step: written aside, then renamed, so that one good state is always there."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from dietcl.engine.learner import Learner
+
+_PARTS = ("network", "method", "modules")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a saved run stood."""
+
+    finished: int
+    journal: int  # length of events.jsonl in bytes
+
+
+def save(learner: Learner, folder: Path, progress: Progress) -> None:
+    """Write a checkpoint; the one before it stays until the new one is whole."""
+    partial, old = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for part, tensors in _tensors(learner).items():
+        save_file(
+            {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / f"{part}.safetensors"
+        )
+    np.savez(partial / "counts.npz", **vars(learner.counts))
+    state = {"finished": progress.finished, "journal": progress.journal, "ledger": learner.ledger.state()}
+    (partial / "progress.json").write_text(json.dumps(state))
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load(learner: Learner, folder: Path) -> Progress | None:
+    """Bring a learner to the last checkpoint; None if there is none."""
+    old = folder.with_name(f"{folder.name}.old")
+    found = next((place for place in (folder, old) if (place / "progress.json").is_file()), None)
+    if found is None:
+        return None
+    saved: dict[str, Any] = json.loads((found / "progress.json").read_text())
+    tensors = {part: load_file(found / f"{part}.safetensors", device=str(learner.device)) for part in _PARTS}
+    learner.network.head.grow(len(tensors["network"]["head.bias"]), torch.Generator())
+    learner.network.load_state_dict(tensors["network"])
+    for name, module in learner.method.modules().items():
+        prefix = f"{name}."
+        module.load_state_dict(
+            {key.removeprefix(prefix): value for key, value in tensors["modules"].items() if key.startswith(prefix)}
+        )
+    learner.method.load_state(tensors["method"])
+    learner.ledger.load_state(saved["ledger"])
+    with np.load(found / "counts.npz") as counts:
+        for name in vars(learner.counts):
+            setattr(learner.counts, name, counts[name])
+    return Progress(saved["finished"], saved["journal"])
+
+
+def _tensors(learner: Learner) -> dict[str, dict[str, torch.Tensor]]:
+    modules = {
+        f"{name}.{key}": value
+        for name, module in learner.method.modules().items()
+        for key, value in module.state_dict().items()
+    }
+    return dict(zip(_PARTS, (learner.network.state_dict(), learner.method.state(), modules), strict=True))

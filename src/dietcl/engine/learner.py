@@ -1,0 +1,81 @@
+"""A learner: a method, its network and all that it learns with, put together from a configuration."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dietcl.budget.cost import cost_model
+from dietcl.budget.ledger import Ledger
+from dietcl.budget.units import Budget
+from dietcl.config import RunConfig
+from dietcl.engine.evaluate import Counts, Evaluator
+from dietcl.engine.net import Net
+from dietcl.methods import method_class
+from dietcl.methods.base import Method
+from dietcl.models.checkpoints import load_weights, shipped
+from dietcl.models.network import Network, build_network
+from dietcl.streams.loader import Loader
+from dietcl.streams.manifest import Index
+from dietcl.streams.storage import Storage
+from dietcl.streams.stream import Stream
+
+
+class Witness(Protocol):
+    """Whoever wants to know what happens."""
+
+    def event(self, event: str, **fields: object) -> None:
+        """Take note of an event."""
+
+    def progress(self, t: int, fraction: float) -> None:
+        """Take note of the spent share of time step t's budget."""
+
+
+@dataclass
+class Learner:
+    """A method, its network and all that it learns with."""
+
+    config: RunConfig
+    stream: Stream
+    loader: Loader
+    network: Network
+    net: Net
+    ledger: Ledger
+    method: Method
+    evaluator: Evaluator
+    counts: Counts
+    witness: Witness
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lives."""
+        return self.network.head.weight.device
+
+
+def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.device, witness: Witness) -> Learner:
+    """Put together a learner that has learned nothing yet."""
+    network = starting_network(config).to(device)
+    ledger = Ledger(Budget.parse(config.budget), config.accounting, config.training.batch, cost_model(config.model))
+    loader = Loader(stream, Storage(index, config.model.image_size), device)
+    return Learner(
+        config=config,
+        stream=stream,
+        loader=loader,
+        network=network,
+        net=Net(network, ledger),
+        ledger=ledger,
+        method=method_class(config.method)(config.method_config),
+        evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images),
+        counts=Counts.empty(len(stream.steps)),
+        witness=witness,
+    )
+
+
+def starting_network(config: RunConfig) -> Network:
+    """Build the network with the weights that the run starts from."""
+    network = build_network(config.model, config.seed)
+    if config.weights == "shipped":
+        load_weights(network, shipped(config.model.encoder))
+    elif config.weights is not None:
+        load_weights(network, config.weights)
+    return network

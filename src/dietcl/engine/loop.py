@@ -1,0 +1,161 @@
+"""The loop: every time step its phases, every phase its updates, every update its micro-batches."""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+
+import torch
+
+from dietcl import keys
+from dietcl.budget.ledger import Overdraft
+from dietcl.engine.evaluate import Counts
+from dietcl.engine.learner import Learner
+from dietcl.engine.optimizer import build_optimizer, set_learning_rate
+from dietcl.methods.base import Phase
+from dietcl.metrics import summarize
+from dietcl.streams.augment import make_batch
+from dietcl.streams.batch import Batch
+from dietcl.streams.sampler import pools_of, sample
+from dietcl.streams.stream import TimeStep
+
+LOG_EVERY = 10
+
+
+class NotFinite(Exception):
+    """A loss became infinite or not a number; the sentence says where."""
+
+
+def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
+    """Learn the stream after the finished time steps; yields every time step once it is learned and measured."""
+    for step in learner.stream.steps[finished:]:
+        started, waited = time.perf_counter(), learner.loader.waited
+        learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
+        learner.ledger.open(step.t, step.seen_classes)
+        _announce(learner, step)
+        learner.method.begin_step(learner.net, step)
+        curve = _Curve(learner, step)
+        done: tuple[Phase, ...] = ()
+        while phase := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
+            run_phase(learner, step, phase, len(done), curve)
+            done += (phase,)
+        learner.method.end_step(learner.net, step)
+        learning_seconds = time.perf_counter() - started
+        until = min(step.t + 1, len(learner.stream.steps))
+        learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
+        receipt = learner.ledger.close()
+        summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
+        learner.witness.event(
+            "step_end",
+            t=step.t,
+            accuracy_mean=summary.accuracy_mean[step.t - 1],
+            accuracy_pooled=summary.accuracy_pooled[step.t - 1],
+            spent=receipt.spent,
+            unused=receipt.unused,
+            seconds=learning_seconds,
+            data_wait=learner.loader.waited - waited,
+        )
+        yield step.t
+
+
+def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve: "_Curve") -> int:
+    """Spend a phase's budget on updates; returns how many were made."""
+    config, ledger = learner.config.training, learner.ledger
+    pools = pools_of(learner.stream, step.t, phase.mix)
+    counts = phase.mix.counts(config.micro_batch, pools)
+    if not counts:
+        return 0
+    account = ledger.allot(phase.share, phase.updates)
+    optimizer = build_optimizer(learner.network, learner.method.modules(), config)
+    micro_batches = config.batch // config.micro_batch
+    key = (learner.config.seed, step.t, number)
+    draws = (
+        sample(pools, counts, (*key, update, micro)) for update in itertools.count() for micro in range(micro_batches)
+    )
+    ready = learner.loader.iterate(draws)
+    classes = torch.from_numpy(step.classes).to(learner.device)
+    # The first update is expected to cost a pass an image; the later ones cost what the first did.
+    cost, seconds = float(config.batch), 0.0
+    update = 0
+    while account.affords(cost, seconds):
+        started, spent = time.perf_counter(), ledger.spent
+        lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
+        optimizer.zero_grad(set_to_none=True)
+        losses: dict[str, torch.Tensor] = {}
+        try:
+            for micro in range(micro_batches):
+                drawn, images = next(ready)
+                batch = make_batch(drawn, images, classes, learner.config.augmentation, (*key, update, micro))
+                for name, value in backward(learner, phase, batch, micro_batches).items():
+                    losses[name] = losses[name] + value if name in losses else value
+        except Overdraft:
+            break  # what is paid is spent, but half an update is not applied
+        values = {name: float(value) for name, value in losses.items()}
+        if not all(math.isfinite(value) for value in values.values()):
+            raise NotFinite(
+                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {update}; "
+                "lower --lr or --head-lr, the last finished time step is kept"
+            )
+        optimizer.step()
+        learner.method.after_update(learner.net, phase)
+        cost, seconds = ledger.spent - spent, time.perf_counter() - started
+        if update % LOG_EVERY == 0:
+            learner.witness.event(
+                "update", t=step.t, phase=phase.name, update=update, loss=values, lr=lr, spent=ledger.spent
+            )
+        learner.witness.progress(step.t, ledger.spent_fraction())
+        curve.after_update()
+        update += 1
+    ready.close()
+    return update
+
+
+def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> dict[str, torch.Tensor]:
+    """Add one micro-batch's gradients; returns its share of each term's value."""
+    terms = list(learner.method.losses(learner.net, phase, batch))
+    if terms:
+        # The update's loss is the mean over micro-batches of the sum of the terms.
+        torch.stack([term.weight * term.value for term in terms]).sum().div(micro_batches).backward()
+    return {term.name: term.value.detach() / micro_batches for term in terms}
+
+
+def _announce(learner: Learner, step: TimeStep) -> None:
+    learner.witness.event(
+        "step_begin",
+        t=step.t,
+        labeled=len(step.labeled),
+        unlabeled=len(step.unlabeled),
+        new_classes=step.new_classes,
+        classes=step.seen_classes,
+        realized_rate=step.realized_rate,
+    )
+
+
+class _Curve:
+    """Measures every seen time step whenever another share of the budget is spent, if curves were asked for."""
+
+    def __init__(self, learner: Learner, step: TimeStep) -> None:
+        self._learner, self._step = learner, step
+        self._points = learner.config.evaluation.curves
+        self._updates = self._made = 0
+        self._measure_if_due()
+
+    def after_update(self) -> None:
+        self._updates += 1
+        self._measure_if_due()
+
+    def _measure_if_due(self) -> None:
+        learner, seen = self._learner, self._step.t
+        if not self._points or learner.ledger.spent_fraction() * self._points < self._made:
+            return
+        self._made = int(learner.ledger.spent_fraction() * self._points) + 1
+        counts = Counts.empty(seen)
+        learner.evaluator.measure(learner.method, learner.net, counts, 0, seen)
+        number = counts.count[0].clip(min=1)
+        learner.witness.event(
+            "curve",
+            t=seen,
+            update=self._updates,
+            loss=(counts.loss_sum[0] / number).tolist(),
+            accuracy=(counts.correct[0] / number).tolist(),
+        )

@@ -1,0 +1,60 @@
+"""AdamW with layer decay, and one cosine per phase over the spent share of its budget."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dietcl.config import Training
+from dietcl.models.encoder import Encoder
+from dietcl.models.network import Network
+
+
+def build_optimizer(network: Network, extra: Mapping[str, nn.Module], config: Training) -> torch.optim.AdamW:
+    """Return a fresh AdamW; each group carries the peak of its own learning rate."""
+    groups = _encoder_groups(network.encoder, config)
+    groups += _plain_groups(network.decoder, config.lr, config.weight_decay)
+    groups += _plain_groups(network.head, config.head_lr, config.weight_decay)
+    for module in extra.values():
+        groups += _plain_groups(module, config.head_lr, config.weight_decay)
+    groups = [group for group in groups if any(p.numel() for p in group["params"])]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, config: Training, scale: float, fraction: float) -> float:
+    """Put every group on the cosine from its peak to the floor; return the encoder's rate."""
+    floor = min(config.lr_floor / (config.lr * scale), 0.5)
+    factor = scale * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, fraction))))
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor
+    return config.lr * factor
+
+
+def _encoder_groups(encoder: Encoder, config: Training) -> list[dict[str, Any]]:
+    """Group the encoder by depth: a block learns slower by the layer decay than the one above it."""
+    groups: dict[tuple[int, float], dict[str, Any]] = {}
+    exempt = encoder.vit.no_weight_decay()
+    for name, parameter in encoder.vit.named_parameters():
+        above = encoder.depth - _layer(name, encoder.depth)
+        decay = 0.0 if parameter.ndim <= 1 or name in exempt else config.weight_decay
+        peak = config.lr * config.layer_decay ** (above + 1)
+        group = groups.setdefault((above, decay), {"params": [], "weight_decay": decay, "peak": peak})
+        group["params"].append(parameter)
+    return list(groups.values())
+
+
+def _layer(name: str, depth: int) -> int:
+    """Count layers from 0, the patch embedding; the final norm lies above the last block."""
+    if name.startswith("blocks."):
+        return int(name.split(".")[1]) + 1
+    return depth + 1 if name.startswith("norm.") else 0
+
+
+def _plain_groups(module: nn.Module, peak: float, weight_decay: float) -> list[dict[str, Any]]:
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay, "peak": peak},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0, "peak": peak},
+    ]

@@ -1,0 +1,150 @@
+"""Masked pre-training of encoder and decoder on any image set, resumable after any checkpoint."""
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from dietcl.budget.cost import cost_model
+from dietcl.budget.ledger import Ledger
+from dietcl.budget.units import Budget
+from dietcl.config import Pretraining
+from dietcl.engine.journal import Journal
+from dietcl.engine.net import Net
+from dietcl.engine.samples import reconstruction_pictures
+from dietcl.errors import UserError
+from dietcl.models.network import Network, build_network
+from dietcl.models.presets import ModelConfig
+from dietcl.streams.augment import crop_and_flip, normalize
+from dietcl.streams.augmentation import Augmentation
+from dietcl.streams.batch import Part
+from dietcl.streams.loader import Loader
+from dietcl.streams.manifest import Index
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sampler import Draw, Mix, pools_of, sample
+from dietcl.streams.storage import Storage
+from dietcl.streams.stream import Stream, build_stream
+
+LOG_EVERY = 20
+PICTURES = 8
+
+
+def pretrain(
+    model: ModelConfig,
+    config: Pretraining,
+    index: Index,
+    folder: Path,
+    device: torch.device,
+    progress: Callable[[float, float], None],
+) -> Network:
+    """Pre-train in a folder, going on where an unfinished run of the same configuration stopped."""
+    _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
+    network = build_network(model, config.seed).to(device)
+    optimizer = _optimizer(network, config)
+    done, journal = _resume(network, optimizer, folder / "checkpoint")
+    stream = build_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
+    ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
+    ledger.open(1, 0)
+    net = Net(network, ledger)
+    loader = Loader(stream, Storage(index, model.image_size), device)
+    events = Journal(folder / "events.jsonl", keep=journal)
+    augmentation = Augmentation(crop=config.crop, flip=config.flip)
+    batches = loader.iterate(_draws(stream, config, done))
+    for update in range(done, config.updates):
+        _, (images,) = next(batches)
+        key = (config.seed, "pretrain", update)
+        part = Part("unlabeled", crop_and_flip(images, augmentation, key))
+        lr = _learning_rate(config, update)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad(set_to_none=True)
+        loss = net.reconstruct(part, key)
+        loss.backward()  # type: ignore[no-untyped-call]
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise UserError(f"--lr {config.lr}: the loss is {value} at update {update}; lower it and run again")
+        optimizer.step()
+        if update % LOG_EVERY == 0 or update == config.updates - 1:
+            events.write("update", update=update, loss=value, lr=lr)
+        progress((update + 1) / config.updates, value)
+        if (update + 1) % config.checkpoint_every == 0:
+            _save(network, optimizer, folder / "checkpoint", update + 1, events.position())
+    batches.close()
+    _save_pictures(net, ledger, network, stream, loader, folder)
+    return network
+
+
+def _draws(stream: Stream, config: Pretraining, done: int) -> Iterator[tuple[Draw, ...]]:
+    pools = pools_of(stream, 1, Mix(unlabeled=1))
+    if not len(pools["unlabeled"].rows):
+        raise UserError("--stream: the manifest has no training images to pre-train on")
+    return (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
+
+
+def _learning_rate(config: Pretraining, update: int) -> float:
+    warmup = config.warmup * config.updates
+    if update < warmup:
+        return config.lr * (update + 1) / (warmup + 1)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (update - warmup) / (config.updates - warmup)))
+
+
+def _optimizer(network: Network, config: Pretraining) -> torch.optim.AdamW:
+    parameters = [*network.encoder.parameters(), *network.decoder.parameters()]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
+
+
+def _save(network: Network, optimizer: torch.optim.AdamW, folder: Path, done: int, journal: int) -> None:
+    partial = folder.with_name("checkpoint.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file(network.state_dict(), partial / "network.safetensors")
+    state = optimizer.state_dict()["state"]
+    tensors = {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
+    save_file(tensors, partial / "optimizer.safetensors", {"done": str(done), "journal": str(journal)})
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _resume(network: Network, optimizer: torch.optim.AdamW, folder: Path) -> tuple[int, int]:
+    """Return how many updates were done and how long the journal was."""
+    if not (folder / "optimizer.safetensors").is_file():
+        return 0, 0
+    network.load_state_dict(load_file(folder / "network.safetensors"))
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in load_file(folder / "optimizer.safetensors").items():
+        number, _, field = name.partition(".")
+        state.setdefault(int(number), {})[field] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    with safe_open(folder / "optimizer.safetensors", "pt") as file:
+        notes = file.metadata()
+    return int(notes["done"]), int(notes["journal"])
+
+
+def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, loader: Loader, folder: Path) -> None:
+    rows = stream.steps[0].unlabeled[:PICTURES]
+    images = normalize(loader.read(rows))
+    with ledger.free():
+        patches, mask = net.reconstructions(images, ("pictures",))
+    pictures = reconstruction_pictures(network, images, patches, mask)
+    np.savez_compressed(folder / "samples.npz", **pictures)  # type: ignore[arg-type]
+
+
+def _claim(folder: Path, config: dict[str, object]) -> None:
+    path = folder / "config.json"
+    text = json.dumps(config, indent=1)
+    if path.is_file() and path.read_text() != text:
+        raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

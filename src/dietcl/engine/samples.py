@@ -1,0 +1,60 @@
+"""A few pictures of what a run can do: predictions on test images, and reconstructions."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dietcl.engine.learner import Learner
+from dietcl.models.decoder import hide, paint
+from dietcl.models.network import Network
+from dietcl.streams.augment import denormalize, normalize
+from dietcl.streams.stream import TestStep
+
+PREDICTIONS = 40
+RECONSTRUCTIONS = 8
+
+
+def save_samples(learner: Learner, path: Path) -> None:
+    """Write test images with their predictions and reconstructed images as samples.npz."""
+    arrays = _predictions(learner)
+    step = next((step for step in reversed(learner.stream.steps) if len(step.unlabeled)), None)
+    if step is not None:
+        images = normalize(learner.loader.read(step.unlabeled[:RECONSTRUCTIONS]))
+        with learner.ledger.free():
+            patches, mask = learner.net.reconstructions(images, ("samples",))
+        arrays |= reconstruction_pictures(learner.network, images, patches, mask)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def reconstruction_pictures(
+    network: Network, images: torch.Tensor, patches: torch.Tensor, mask: torch.Tensor
+) -> dict[str, np.ndarray]:
+    """Return originals, what the encoder saw of them, and what the decoder made of that, as uint8 [n, H, W, 3]."""
+    patch = network.encoder.patch
+    return {
+        "originals": _pixels(images),
+        "masked": _pixels(hide(images, mask, patch)),
+        "reconstructed": _pixels(paint(images, patches, mask, patch)),
+    }
+
+
+def _predictions(learner: Learner) -> dict[str, np.ndarray]:
+    tests = [test for test in learner.evaluator.tests if len(test.rows)]
+    each = -(-PREDICTIONS // max(1, len(tests)))
+    chosen = [TestStep(test.t, test.rows[:each], test.labels[:each]) for test in tests]
+    names = np.array([*learner.stream.classes, "never revealed"])
+    predicted = [learner.evaluator.predict(learner.method, learner.net, test)[0] for test in chosen]
+    rows = np.concatenate([np.zeros(0, np.int64), *(test.rows for test in chosen)])
+    labels = np.concatenate([np.zeros(0, np.int64), *(test.labels for test in chosen)])
+    return {
+        "images": learner.loader.read(rows).permute(0, 2, 3, 1).cpu().numpy(),
+        "label": names[labels],
+        "predicted": names[np.concatenate([np.zeros(0, np.int64), *predicted])],
+        "t": np.concatenate([np.zeros(0, np.int64), *(np.full(len(test.rows), test.t) for test in chosen)]),
+    }
+
+
+def _pixels(images: torch.Tensor) -> np.ndarray:
+    pixels: np.ndarray = denormalize(images).permute(0, 2, 3, 1).cpu().numpy()
+    return pixels

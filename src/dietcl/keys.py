@@ -1,0 +1,30 @@
+"""All randomness is a pure function of a key such as (seed, t, phase, update, micro-batch, purpose)."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Part = int | str
+
+
+def number(*key: Part) -> int:
+    """Return 64 bits that depend on every part of the key and on nothing else."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def numpy_generator(*key: Part) -> np.random.Generator:
+    """Return a numpy generator for the key."""
+    return np.random.Generator(np.random.PCG64DXSM(number(*key)))
+
+
+def torch_generator(device: "torch.device | str", *key: Part) -> "torch.Generator":
+    """Return a torch generator on the device for the key."""
+    import torch
+
+    # torch seeds are signed 64-bit in some back ends; 63 bits are safe everywhere.
+    return torch.Generator(device).manual_seed(number(*key) >> 1)

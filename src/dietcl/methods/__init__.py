@@ -1,0 +1,57 @@
+"""The methods by name; a new one is a file here and a line in this table."""
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from dietcl.errors import UserError
+from dietcl.methods.base import Method
+
+METHODS: dict[str, str] = {
+    "dietcl": "dietcl.methods.dietcl:DietCL",
+    "er": "dietcl.methods.er:ER",
+    "naive": "dietcl.methods.naive:Naive",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What `dietcl methods` says of a method."""
+
+    name: str
+    description: str
+    keeps: str
+    variants: tuple[str, ...]
+
+
+def method_class(name: str) -> type[Method]:
+    """Return a method's class by its registry name."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(METHODS)}"
+        raise UserError(f"--method {name}: no such method; {hint}")
+    module, _, attribute = METHODS[name].partition(":")
+    found: type[Method] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def method_config(name: str) -> Any:
+    """Return the default options of a method (`dietcl`) or of one of its variants (`dietcl:release`)."""
+    base, _, variant = name.partition(":")
+    found = method_class(base)
+    if not variant:
+        return found.Config()
+    if variant not in found.variants:
+        known = ", ".join(f"{base}:{other}" for other in found.variants) or "none"
+        raise UserError(f"--method {name}: no such variant; there are {known}")
+    return found.variants[variant]
+
+
+def describe() -> list[Entry]:
+    """List all methods."""
+    entries = []
+    for name in METHODS:
+        found = method_class(name)
+        entries.append(Entry(name, (found.__doc__ or "").strip().splitlines()[0], found.keeps, tuple(found.variants)))
+    return entries

@@ -1,0 +1,86 @@
+"""The contract of a method: it is asked for phases and returns losses; the engine draws, charges and updates."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dietcl.streams.sampler import Mix
+
+if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
+    import torch
+
+    from dietcl.engine.net import Net
+    from dietcl.streams.batch import Batch
+    from dietcl.streams.stream import TimeStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of updates with one batch mix, one loss and one learning-rate schedule."""
+
+    name: str
+    mix: Mix
+    updates: float = math.inf
+    """At most this many updates' worth of passes."""
+    share: float = 1.0
+    """At most this share of what remains of the time step's budget."""
+    lr_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the loss: a mean over its images, and its weight in the sum."""
+
+    name: str
+    value: "torch.Tensor"
+    weight: float = 1.0
+
+
+class Method(ABC):
+    """A learning algorithm; `next_phase` and `losses` are required, all else has a plain default."""
+
+    Config: ClassVar[type[Any]]
+    variants: ClassVar[dict[str, Any]] = {}
+    """Named configurations, chosen as METHOD:VARIANT."""
+    keeps: ClassVar[str]
+    """What the method stores between time steps, for `dietcl methods`."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
+        """Return the next phase, or None when the time step is over; pure, asked again after every phase.
+
+        `remaining` counts updates' worth of passes (infinite under a budget in seconds).
+        """
+
+    @abstractmethod
+    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
+        """Yield the loss terms of one micro-batch."""
+
+    def begin_step(self, net: "Net", step: "TimeStep") -> None:
+        """Prepare for a time step, after the head has grown and before the first phase."""
+
+    def after_update(self, net: "Net", phase: Phase) -> None:
+        """Act after an update of the weights."""
+
+    def end_step(self, net: "Net", step: "TimeStep") -> None:
+        """Finish a time step after its last phase; what it computes through `net` is charged."""
+
+    def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
+        """Return scores over the classes revealed so far."""
+        return net.scores(images)
+
+    def modules(self) -> "dict[str, torch.nn.Module]":
+        """Return modules of the method's own that the engine trains along with the network."""
+        return {}
+
+    def state(self) -> "dict[str, torch.Tensor]":
+        """Return what must survive a restart besides the network and `modules`."""
+        return {}
+
+    def load_state(self, state: "dict[str, torch.Tensor]") -> None:
+        """Take back what `state` returned."""

@@ -1,0 +1,97 @@
+"""DietCL (Zhang et al., ICLR 2024, section 4 and Algorithm 1)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dietcl.errors import UserError
+from dietcl.methods.base import Method, Phase, Term
+from dietcl.streams.sampler import Mix
+
+if TYPE_CHECKING:
+    from dietcl.engine.net import Net
+    from dietcl.streams.batch import Batch
+    from dietcl.streams.stream import TimeStep
+
+
+class DietCL(Method):
+    """Learns jointly from three pools until the threshold, then from the balanced memory alone."""
+
+    keeps = "row numbers of all labels; the decoder"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        """Options of DietCL; every part can be switched off."""
+
+        threshold: float | Literal["auto"] = 400.0
+        """Updates of the joint phase (B); what exceeds them goes to the memory alone. auto: cross-validated."""
+        threshold_share: float | None = None
+        """Give the joint phase this share of every time step's budget instead of a number of updates."""
+        alpha: float = 50.0
+        """Weight of the reconstruction."""
+        unlabeled: float = 1 / 3
+        """Share of unlabeled images in a joint batch (0: no reconstruction)."""
+        labeled: float = 1 / 3
+        """Share of this time step's labels (0: no masked loss)."""
+        memory: float = 1 / 3
+        """Share of the memory."""
+        mask_classes: bool = True
+        """Restrict the loss on this time step's labels to the classes revealed in it."""
+        balance_memory: bool = True
+        """Draw every time step of the memory equally often (otherwise every label)."""
+        balance_lr: float = 0.1
+        """Learning-rate factor of the memory-only phase."""
+
+        def __post_init__(self) -> None:
+            if self.threshold != "auto" and self.threshold < 0:
+                raise UserError(f"--threshold {self.threshold}: give a number of updates from 0, or auto")
+            if self.threshold_share is not None and not 0 <= self.threshold_share <= 1:
+                raise UserError(f"--threshold-share {self.threshold_share}: give a share between 0 and 1")
+            shares = (self.unlabeled, self.labeled, self.memory)
+            if min(shares) < 0 or sum(shares) <= 0:
+                raise UserError("--unlabeled, --labeled, --memory: give shares from 0, at least one of them above it")
+
+    variants: ClassVar[dict[str, Config]] = {
+        "release": Config(unlabeled=0.4, labeled=0.3, memory=0.3, threshold_share=0.8),
+    }
+
+    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
+        if step.t == 1:
+            phases = [Phase(name="joint", mix=self._joint_mix(first=True))]
+        else:
+            phases = [
+                Phase(name="joint", mix=self._joint_mix(), **self._joint_limit()),
+                Phase(
+                    name="balance",
+                    mix=Mix(memory=1, by_time_step=self.config.balance_memory),
+                    lr_scale=self.config.balance_lr,
+                ),
+            ]
+        return phases[len(done)] if len(done) < len(phases) else None
+
+    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
+        parts = batch.supervised
+        for part, logits in zip(parts, net.logits(*parts), strict=True):
+            if part.pool == "memory":
+                yield Term("memory", part.cross_entropy(logits))
+            else:
+                only = batch.classes if self.config.mask_classes else None
+                yield Term("masked", part.cross_entropy(logits, only))
+        if batch.unlabeled is not None:
+            yield Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key), self.config.alpha)
+
+    def _joint_limit(self) -> dict[str, float]:
+        if self.config.threshold_share is not None:
+            return {"share": self.config.threshold_share}
+        return {"updates": self.config.threshold}
+
+    def _joint_mix(self, first: bool = False) -> Mix:
+        config = self.config
+        if first:  # the memory would only repeat the labels at hand
+            return Mix(unlabeled=config.unlabeled, labeled=config.labeled + config.memory)
+        return Mix(
+            unlabeled=config.unlabeled,
+            labeled=config.labeled,
+            memory=config.memory,
+            by_time_step=config.balance_memory,
+        )

@@ -1,0 +1,254 @@
+"""Weights in and out: our own files and the layouts that others publish."""
+
+import argparse
+import math
+import os
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import dietcl._compat  # noqa: F401
+from dietcl.errors import UserError
+from dietcl.models.encoder import check_timm_name
+from dietcl.models.network import Network
+
+# isort: split
+import timm
+from timm.layers.pos_embed import resample_abs_pos_embed
+
+State = dict[str, Tensor]
+_SUFFIXES = {".safetensors", ".pth", ".pt", ".bin"}
+_ENCODER_POSITIONS = "encoder.vit.pos_embed"
+_DECODER_POSITIONS = "decoder.pos_embed"
+# Marks what has no place in our network: a classifier of other classes and what stands between it and the norm.
+_FOREIGN = "foreign."
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a file was and what of it went into the network."""
+
+    format: str
+    parts: tuple[str, ...]
+    interpolated: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"{self.format}: loaded {', '.join(self.parts)}"
+        if self.interpolated:
+            text += f"; interpolated {', '.join(self.interpolated)}"
+        return text + (f"; ignored {', '.join(self.ignored)}" if self.ignored else "")
+
+
+def load_weights(network: Network, source: Path | str, *, head: bool = False) -> Loaded:
+    """Load a file or the pretrained weights of a timm name; the head only on request and from our own files."""
+    found = _read(source)
+    layout = next((layout for layout in _LAYOUTS if layout.marker.search("\n".join(found))), None)
+    if layout is None:
+        raise UserError(
+            f"{source} holds none of the known layouts (dietcl, facebookresearch/mae, HuggingFace vit-mae, timm); "
+            f"it has {_some(list(found)) or 'no tensors'}"
+        )
+    state = layout.rename(found)
+    unwanted = (_FOREIGN,) if head else (_FOREIGN, "head.")
+    ignored = sorted(key.removeprefix(_FOREIGN) for key in state if key.startswith(unwanted))
+    state = {key: value for key, value in state.items() if not key.startswith(unwanted)}
+    if "head.bias" in state and network.head.classes == 0:
+        network.head.grow(len(state["head.bias"]), torch.Generator())
+    interpolated = _fit_positions(network, state)
+    _check(network, state, source)
+    network.load_state_dict(state, strict=False)
+    parts = tuple(part for part in ("encoder", "decoder", "head") if any(key.startswith(part) for key in state))
+    return Loaded(layout.format, parts, interpolated, tuple(ignored))
+
+
+def save_weights(network: Network, path: Path, metadata: Mapping[str, str], half: bool = False) -> None:
+    """Write all weights as safetensors, in half precision if asked; the file appears whole or not at all."""
+    state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+    # An empty head says nothing and is not a part that a reader could load.
+    state = {key: value.half() if half else value for key, value in state.items() if value.numel()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(state, temporary, metadata=dict(metadata))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def shipped(name: str) -> Path:
+    """Return where the package keeps the weights of this name."""
+    return Path(__file__).parent / "weights" / f"{name}.safetensors"
+
+
+def _read(source: Path | str) -> State:
+    path = Path(source)
+    if not path.is_file():
+        if isinstance(source, Path) or path.suffix in _SUFFIXES or len(path.parts) > 1:
+            raise UserError(f"{source} is not a file: give the path of the weights or a timm name")
+        return _pretrained(source)
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise UserError(f"{path} is not a whole safetensors file: {error}") from error
+    return _unpickle(path)
+
+
+def _unpickle(path: Path) -> State:
+    try:
+        # Training scripts keep their parsed arguments beside the weights; a Namespace only holds values.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} is damaged, or holds Python objects whose loading could run code, and was not loaded: "
+            "save its tensors alone, best as safetensors"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is not a whole PyTorch file: {_first_line(error)}") from error
+    for name in ("model", "state_dict"):
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__} where a table of weights was expected")
+    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+
+
+def _pretrained(name: str) -> State:
+    check_timm_name(name)
+    try:
+        # timm draws initial weights, soon overwritten, from the global generator.
+        with torch.random.fork_rng(devices=[]):
+            return dict(timm.create_model(name, pretrained=True).state_dict())
+    except Exception as error:  # what a failed download raises depends on the versions of two other libraries
+        raise UserError(
+            f"the pretrained weights of {name} could not be had: check the connection, or fetch the file by other "
+            f"means and give its path ({_first_line(error)})"
+        ) from error
+
+
+def _ours(state: State) -> State:
+    return state
+
+
+def _from_timm(state: State) -> State:
+    foreign = ("head.", "fc_norm.")
+    return {(_FOREIGN if key.startswith(foreign) else "encoder.vit.") + key: state[key] for key in state}
+
+
+def _from_mae(state: State) -> State:
+    decoder = {key: value for key, value in state.items() if key.startswith(("decoder_", "mask_token"))}
+    renamed = {f"decoder.{key.removeprefix('decoder_')}": value for key, value in decoder.items()}
+    return renamed | _from_timm({key: value for key, value in state.items() if key not in decoder})
+
+
+_HUGGINGFACE_NAMES = (
+    (r"^vit\.", ""),
+    (r"^(classifier|pooler)\.", rf"{_FOREIGN}\1."),
+    (r"^embeddings\.cls_token", "encoder.vit.cls_token"),
+    (r"^embeddings\.position_embeddings", "encoder.vit.pos_embed"),
+    (r"^embeddings\.patch_embeddings\.projection", "encoder.vit.patch_embed.proj"),
+    (r"^encoder\.layer\.", "encoder.vit.blocks."),
+    (r"^layernorm\.", "encoder.vit.norm."),
+    (r"^decoder\.decoder_layers\.", "decoder.blocks."),
+    (r"^decoder\.decoder_", "decoder."),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+    (r"\.attention\.output\.dense\.", ".attn.proj."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"\.output\.dense\.", ".mlp.fc2."),
+)
+
+
+def _from_huggingface(state: State) -> State:
+    renamed = {}
+    for key, value in state.items():
+        for pattern, replacement in _HUGGINGFACE_NAMES:
+            key = re.sub(pattern, replacement, key)
+        renamed[key] = value
+    queries = [key for key in renamed if ".attention.attention.query." in key]
+    for query in queries:
+        rows = [renamed.pop(query.replace(".query.", f".{name}."), None) for name in ("query", "key", "value")]
+        joined = query.replace(".attention.attention.query.", ".attn.qkv.")
+        renamed[joined] = torch.cat([row for row in rows if row is not None])
+    return renamed
+
+
+@dataclass(frozen=True)
+class _Layout:
+    format: str
+    marker: re.Pattern[str]
+    rename: Callable[[State], State]
+
+
+# The first whose marker is among the names; a masked autoencoder's file has timm's names as well.
+_LAYOUTS = (
+    _Layout("dietcl", re.compile(r"^encoder\.vit\.", re.MULTILINE), _ours),
+    _Layout("HuggingFace", re.compile(r"^(vit\.)?embeddings\.patch_emb", re.MULTILINE), _from_huggingface),
+    _Layout("facebookresearch/mae", re.compile(r"^decoder_embed\.", re.MULTILINE), _from_mae),
+    _Layout("timm", re.compile(r"^patch_embed\.proj\.", re.MULTILINE), _from_timm),
+)
+
+
+def _fit_positions(network: Network, state: State) -> tuple[str, ...]:
+    own, grid, fitted = network.state_dict(), network.encoder.grid, []
+    for key in (_ENCODER_POSITIONS, _DECODER_POSITIONS):
+        if key not in state or state[key].shape == own[key].shape:
+            continue
+        prefix = own[key].shape[1] - network.encoder.num_patches
+        patches = state[key].shape[1] - prefix if state[key].dim() == 3 else 0
+        # What is no square table of the right width is left for the check to name.
+        if state[key].shape[-1] == own[key].shape[-1] and patches > 0 and math.isqrt(patches) ** 2 == patches:
+            state[key] = resample_abs_pos_embed(state[key].float(), [grid, grid], num_prefix_tokens=prefix)
+            fitted.append(key)
+    return tuple(fitted)
+
+
+def _check(network: Network, state: State, source: Path | str) -> None:
+    """Raise unless every part in the file fills its part of the network exactly."""
+    own = network.state_dict()
+    # In the network's order, which has the encoder first: a wrong encoder spoils the decoder's shapes too.
+    for key, value in own.items():
+        if key in state and state[key].shape != value.shape:
+            raise UserError(
+                f"{source}: {key} has shape {list(state[key].shape)} where the network has {list(value.shape)}: "
+                + _advice(key, state)
+            )
+    if extra := [key for key in state if key not in own]:
+        raise UserError(f"{source}: the network has no place for {_some(extra)}: {_advice(extra[0], state)}")
+    parts = {key.split(".")[0] for key in state}
+    if missing := [key for key in own if key.split(".")[0] in parts and key not in state]:
+        raise UserError(f"{source} lacks {_some(missing)}: {_advice(missing[0], state)}")
+    if "encoder" not in parts:
+        raise UserError(f"{source} holds no encoder: give a file that has one")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _advice(key: str, state: State) -> str:
+    part = key.split(".")[0]
+    if part not in ("encoder", "decoder"):
+        return "give a file that was made for this number of classes" if part == "head" else "unknown names"
+    if key == "encoder.vit.norm.weight":
+        return "it was made to pool before its norm, as some classifiers are; give the pre-trained file instead"
+    prefix = "decoder." if part == "decoder" else "encoder.vit."
+    width = state.get(f"{prefix}norm.weight")
+    blocks = {name.split(".blocks.")[1].split(".")[0] for name in state if name.startswith(f"{prefix}blocks.")}
+    size = f"width {'unknown' if width is None else len(width)} and {len(blocks)} blocks"
+    if part == "decoder":
+        return f"set decoder_dim and decoder_depth to those of the file ({size}), or the encoder if patches differ"
+    return f"set encoder to the model that the file was made with ({size})"

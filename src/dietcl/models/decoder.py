@@ -1,0 +1,82 @@
+"""The masked autoencoder's decoder, its targets and its loss."""
+
+import torch
+from torch import Tensor, nn
+
+import dietcl._compat  # noqa: F401
+from dietcl.models.encoder import position_table
+
+# isort: split
+from timm.models.vision_transformer import Block
+
+_EPSILON = 1e-6
+
+
+class Decoder(nn.Module):
+    """Predicts the pixels of every patch from the tokens of the visible ones."""
+
+    pos_embed: Tensor
+
+    def __init__(
+        self, *, encoder_dim: int, dim: int, depth: int, heads: int, patch: int, grid: int, channels: int = 3
+    ) -> None:
+        super().__init__()
+        self.num_patches = grid**2
+        self.embed = nn.Linear(encoder_dim, dim)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, dim).normal_(std=0.02))
+        self.register_buffer("pos_embed", position_table(dim, grid))
+        self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True) for _ in range(depth)))
+        self.norm = nn.LayerNorm(dim, eps=_EPSILON)
+        self.pred = nn.Linear(dim, patch**2 * channels)
+
+    def forward(self, tokens_BND: Tensor, keep_BK: Tensor) -> Tensor:
+        """Return predictions [B, patches, values] from the class token and the tokens of patches `keep_BK`."""
+        tokens = self.embed(tokens_BND)
+        index = keep_BK.unsqueeze(-1).expand(-1, -1, tokens.shape[-1])
+        hidden = self.mask_token.to(tokens.dtype).expand(len(tokens), self.num_patches, -1)
+        patches = hidden.scatter(1, index, tokens[:, 1:])
+        decoded = self.blocks(torch.cat([tokens[:, :1], patches], dim=1) + self.pos_embed)
+        predictions: Tensor = self.pred(self.norm(decoded)[:, 1:])
+        return predictions
+
+
+def patchify(images_BCHW: Tensor, patch: int) -> Tensor:
+    """Cut images into patches [B, patches, values], rows first; a patch's values run row, column, channel."""
+    batch, channels, height, width = images_BCHW.shape
+    cut = images_BCHW.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    return cut.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch**2 * channels)
+
+
+def unpatchify(patches_BPV: Tensor, patch: int) -> Tensor:
+    """Put the patches of square images back together."""
+    batch, patches, values = patches_BPV.shape
+    grid, channels = round(patches**0.5), values // patch**2
+    cut = patches_BPV.reshape(batch, grid, grid, patch, patch, channels)
+    return cut.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, grid * patch, grid * patch)
+
+
+def normalized_targets(patches_BPV: Tensor) -> Tensor:
+    """Standardize every patch by its own mean and unbiased variance."""
+    variance, mean = torch.var_mean(patches_BPV, dim=-1, keepdim=True, correction=1)
+    return (patches_BPV - mean) / (variance + _EPSILON).sqrt()
+
+
+def reconstruction_loss(predictions_BPV: Tensor, targets_BPV: Tensor, mask_BP: Tensor) -> Tensor:
+    """Return for each image the squared error per value, averaged over the patches where the mask is true."""
+    error_BP = (predictions_BPV.float() - targets_BPV.float()).square().mean(dim=-1)
+    return torch.where(mask_BP, error_BP, 0.0).sum(dim=1) / mask_BP.sum(dim=1)
+
+
+def paint(images_BCHW: Tensor, predictions_BPV: Tensor, mask_BP: Tensor, patch: int) -> Tensor:
+    """Return the images with their masked patches replaced by what the predictions say of them."""
+    patches = patchify(images_BCHW, patch)
+    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True, correction=1)
+    # The targets were standardized, so contrast and brightness are not predicted and come from the image.
+    pixels = predictions_BPV.to(patches.dtype) * (variance + _EPSILON).sqrt() + mean
+    return unpatchify(torch.where(mask_BP.unsqueeze(-1), pixels, patches), patch)
+
+
+def hide(images_BCHW: Tensor, mask_BP: Tensor, patch: int) -> Tensor:
+    """Return the images with their masked patches at zero, which is mid-grey after normalization."""
+    patches = patchify(images_BCHW, patch)
+    return unpatchify(patches.masked_fill(mask_BP.unsqueeze(-1), 0.0), patch)

@@ -1,0 +1,86 @@
+"""The whole network and its initial weights."""
+
+import torch
+from torch import Tensor, nn
+
+from dietcl import keys
+from dietcl.models.decoder import Decoder, normalized_targets, patchify, reconstruction_loss
+from dietcl.models.encoder import Encoder
+from dietcl.models.head import GrowingHead
+from dietcl.models.presets import ModelConfig
+
+
+class Network(nn.Module):
+    """Encoder, decoder and head; it has no forward of its own because only the metered network may run it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config.encoder, config.image_size)
+        self.decoder = Decoder(
+            encoder_dim=self.encoder.dim,
+            dim=config.decoder_dim,
+            depth=config.decoder_depth,
+            heads=config.decoder_heads,
+            patch=self.encoder.patch,
+            grid=self.encoder.grid,
+        )
+        self.head = GrowingHead(self.encoder.dim)
+        self.encoder.apply(_initialize)
+        self.decoder.apply(_initialize)
+
+    @property
+    def kept_patches(self) -> int:
+        """The number of patches that the encoder sees when it reconstructs."""
+        return int(self.encoder.num_patches * (1 - self.config.mask_ratio))
+
+    def features(self, images_BCHW: Tensor, prompts_BPD: Tensor | None = None) -> Tensor:
+        """Return the mean patch token of each image."""
+        tokens_BND = self.encoder(images_BCHW, prompts_BPD=prompts_BPD)
+        return self.encoder.pool(tokens_BND, 0 if prompts_BPD is None else prompts_BPD.shape[1])
+
+    def logits_of(self, features_BD: Tensor) -> Tensor:
+        """Return the logits of all classes so far."""
+        logits_BC: Tensor = self.head(features_BD)
+        return logits_BC
+
+    def reconstruct(self, images_BCHW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each image's loss [B], predictions [B, patches, values] and mask [B, patches], true if hidden."""
+        patches = self.encoder.num_patches
+        keep_BK = random_keep(len(images_BCHW), patches, self.kept_patches, generator).to(images_BCHW.device)
+        predictions_BPV = self.decoder(self.encoder(images_BCHW, keep_BK), keep_BK)
+        mask_BP = mask_of(keep_BK, patches)
+        targets_BPV = normalized_targets(patchify(images_BCHW, self.encoder.patch))
+        return reconstruction_loss(predictions_BPV, targets_BPV, mask_BP), predictions_BPV, mask_BP
+
+
+def build_network(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Network:
+    """Return a network whose initial weights depend on the config and the seed alone."""
+    target = torch.device(device)
+    # Weights are drawn on the CPU, so that every device starts from the same ones; meta has none to draw.
+    birthplace = target if target.type == "meta" else torch.device("cpu")
+    with torch.random.fork_rng(devices=[]), birthplace:
+        # timm draws from the global CPU generator; torch.manual_seed would also reseed other devices.
+        torch.default_generator.manual_seed(keys.number(seed, "initial weights") >> 1)
+        network = Network(config)
+    return network.to(target)
+
+
+def random_keep(batch: int, patches: int, keep: int, generator: torch.Generator) -> Tensor:
+    """Return for each image the numbers [B, K] of the patches that stay visible, in random order."""
+    noise_BP = torch.rand(batch, patches, generator=generator, device=generator.device)
+    return noise_BP.argsort(dim=1)[:, :keep]
+
+
+def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
+    """Return [B, patches], true where a patch is hidden."""
+    mask_BP = torch.ones(len(keep_BK), patches, dtype=torch.bool, device=keep_BK.device)
+    return mask_BP.scatter(1, keep_BK, False)
+
+
+def _initialize(module: nn.Module) -> None:
+    # The masked autoencoder's own initialization: timm's narrow normal trains slowly at small widths.
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight.view(len(module.weight), -1))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

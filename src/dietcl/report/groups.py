@@ -1,0 +1,83 @@
+"""Groups runs that differ in nothing but the seed, and gives every run a label that tells it from the others."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dietcl.report.runs import Run
+
+# What says where, when or how fast a run was made, and nothing about what was learned.
+_BESIDE_THE_POINT = {"name", "out", "output", "folder", "resume", "stream_identity", "device", "workers", "threads"}
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one configuration with different seeds."""
+
+    label: str
+    runs: tuple[Run, ...]
+    run_labels: tuple[str, ...]
+
+
+def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
+    """Group runs by configuration, in the order of first appearance."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(_identity(run), []).append(run)
+    sets = list(members.values())
+    labels = _labels([group[0] for group in sets])
+    return tuple(
+        Group(label=label, runs=tuple(group), run_labels=_run_labels(label, group))
+        for label, group in zip(labels, sets, strict=True)
+    )
+
+
+def _identity(run: Run) -> str:
+    return json.dumps([dict(_leaves(run.config)), run.summary.time_steps], sort_keys=True, default=str)
+
+
+def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted names and values of everything that makes two configurations differ."""
+    for key, part in value.items():
+        if key == "seed" or (not prefix and key in _BESIDE_THE_POINT):
+            continue
+        if isinstance(part, dict):
+            yield from _leaves(part, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", part
+
+
+def _labels(runs: list[Run]) -> list[str]:
+    labels = [run.method for run in runs]
+    if len({run.stream for run in runs}) > 1:
+        labels = [f"{label} on {run.stream}" for label, run in zip(labels, runs, strict=True)]
+    if len({run.budget for run in runs}) > 1:
+        labels = [f"{label}, {run.budget}" for label, run in zip(labels, runs, strict=True)]
+    return [
+        f"{label} ({_difference(run, [other for other, its in zip(runs, labels, strict=True) if its == label])})"
+        if labels.count(label) > 1
+        else label
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _difference(run: Run, alike: list[Run]) -> str:
+    """Say in what a run's configuration differs from those that share its label."""
+    own = dict(_leaves(run.config))
+    others = [dict(_leaves(other.config)) for other in alike]
+    keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
+    told = {tuple(str(other.get(key)) for key in keys[:3]) for other in others}
+    if not keys or len(told) < len(others):
+        return run.name
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {own[key]}" for key in keys[:3])
+
+
+def _run_labels(label: str, runs: list[Run]) -> tuple[str, ...]:
+    if len(runs) == 1:
+        return (label,)
+    seeds = [run.seed for run in runs]
+    return tuple(
+        f"{label} · seed {run.seed}" if seeds.count(run.seed) == 1 and run.seed is not None else f"{label} · {run.name}"
+        for run in runs
+    )

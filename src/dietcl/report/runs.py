@@ -1,0 +1,274 @@
+"""Reads a run folder into one frozen object; what is missing is None or empty, what is broken is named."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.errors import UserError
+from dietcl.metrics import Summary, summarize
+
+Images = npt.NDArray[np.uint8]  # [n, H, W, 3]
+
+_NEEDED = {
+    "step_begin": ("t",),
+    "update": ("t", "update", "loss"),
+    "curve": ("t", "update", "accuracy"),
+    "step_end": ("t",),
+    "stopped": ("reason",),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of a receipt: what was computed, on how many images, at what price."""
+
+    purpose: str
+    operation: str
+    images: int
+    passes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one time step was given and what it spent, in the unit of the receipts."""
+
+    t: int
+    budget: float
+    spent: float
+    unused: float
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """All receipts of a run, with the search account apart."""
+
+    accounting: str
+    unit: str
+    steps: tuple[Receipt, ...]
+    search: tuple[Item, ...]
+
+    @property
+    def passes(self) -> float:
+        """Passes spent on the stream, the search account left out."""
+        return sum(item.passes for step in self.steps for item in step.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Test images with their predictions, and what the decoder made of masked images; each part may be empty."""
+
+    images: Images
+    label: tuple[str, ...]
+    predicted: tuple[str, ...]
+    t: tuple[int, ...]
+    originals: Images
+    masked: Images
+    reconstructed: Images
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run folder as read."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+    summary: Summary
+    receipts: Receipts | None
+    samples: Samples | None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def method(self) -> str:
+        return named(self.config.get("method"))
+
+    @property
+    def stream(self) -> str:
+        return named(self.config.get("stream"))
+
+    @property
+    def budget(self) -> str:
+        """The budget of one time step with its unit."""
+        budget = self.config.get("budget")
+        if isinstance(budget, dict) and {"amount", "unit"} <= budget.keys():
+            return f"{budget['amount']:g} {budget['unit']}"
+        return f"{budget} updates" if str(budget).replace(".", "", 1).isdigit() else str(budget)
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.config.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ended before the stream did, or None when it did not."""
+        reasons = [str(event["reason"]) for event in self.of("stopped")]
+        done, steps = self.summary.learned, self.summary.time_steps
+        if reasons:
+            return reasons[-1]
+        return None if steps and done == steps else "it was interrupted or is still under way"
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of all time steps, as far as the events tell."""
+        return float(sum(event.get("seconds") or 0 for event in self.of("step_end")))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one kind in their order."""
+        return [event for event in self.events if event["event"] == kind]
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[Run, ...]:
+    """Read run folders in their order, each once."""
+    if not paths:
+        raise UserError("There is no run to report on; name at least one run folder, as `dietcl train` writes them.")
+    return tuple(read_run(path) for path in dict.fromkeys(Path(path).resolve() for path in paths))
+
+
+def read_run(path: Path) -> Run:
+    """Read one run folder."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; name a run folder, as `dietcl train` writes them.")
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path}: not a run folder, it holds no config.json; name one that `dietcl train` wrote.")
+    return Run(
+        path=path,
+        config=_read_object(path / "config.json") or {},
+        environment=_read_object(path / "environment.json") or {},
+        events=_read_events(path / "events.jsonl"),
+        summary=_read_summary(path / "counts.npz"),
+        receipts=_read_receipts(path / "receipts.json"),
+        samples=_read_samples(path / "samples.npz"),
+    )
+
+
+def named(part: object) -> str:
+    """Return the name of a part of the configuration, which is a name or an object that has one."""
+    if isinstance(part, dict):
+        return str(part.get("name", "?"))
+    return "?" if part is None else str(part)
+
+
+def _broken(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: {what}; repeat the run or leave it out of the report.")
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _broken(path, f"not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise _broken(path, "not a JSON object")
+    return value
+
+
+def _read_events(path: Path) -> tuple[dict[str, Any], ...]:
+    if not path.is_file():
+        return ()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break  # the process died while it wrote this line
+            raise _broken(path, f"line {number} is not valid JSON ({error})") from error
+        if not isinstance(event, dict) or "event" not in event:
+            raise _broken(path, f'line {number} is not an object with a field "event"')
+        if lacking := [key for key in _NEEDED.get(event["event"], ()) if key not in event]:
+            raise _broken(path, f"line {number} ({event['event']}) lacks {', '.join(lacking)}")
+        events.append(event)
+    return tuple(events)
+
+
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _broken(path, f"not a readable .npz file ({error})") from error
+
+
+def _read_summary(path: Path) -> Summary:
+    arrays = _read_arrays(path)
+    if not path.is_file():
+        nothing = np.zeros((0, 0), dtype=np.int64)
+        return summarize(nothing, nothing, nothing)
+    try:
+        return summarize(arrays["correct"], arrays["count"], arrays["loss_sum"])
+    except KeyError as error:
+        raise _broken(path, f"the array {error} is missing") from error
+    except ValueError as error:
+        raise _broken(path, str(error)) from error
+
+
+def _read_receipts(path: Path) -> Receipts | None:
+    value = _read_object(path)
+    if value is None:
+        return None
+    try:
+        steps = (
+            Receipt(int(s["t"]), float(s["budget"]), float(s["spent"]), float(s["unused"]), _items(s["items"]))
+            for s in value["steps"]
+        )
+        return Receipts(str(value["accounting"]), str(value["unit"]), tuple(steps), _items(value.get("search", [])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(path, f"not the receipts of a run ({type(error).__name__}: {error})") from error
+
+
+def _items(values: list[dict[str, Any]]) -> tuple[Item, ...]:
+    return tuple(
+        Item(str(v["purpose"]), str(v["operation"]), int(v["images"]), float(v["passes"]), float(v["flops"]))
+        for v in values
+    )
+
+
+def _read_samples(path: Path) -> Samples | None:
+    arrays = _read_arrays(path)
+    if not arrays:
+        return None
+
+    def images(name: str) -> Images:
+        array = arrays.get(name, np.zeros((0, 1, 1, 3), dtype=np.uint8))
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+            raise _broken(path, f'"{name}" is {array.dtype}{list(array.shape)} and not uint8[n, H, W, 3]')
+        return array
+
+    def column(name: str) -> list[Any]:
+        values = list(arrays.get(name, np.zeros(0)).tolist())
+        if len(values) != len(images("images")):
+            raise _broken(path, f'"{name}" has {len(values)} entries for {len(images("images"))} images')
+        return values
+
+    originals, masked, reconstructed = images("originals"), images("masked"), images("reconstructed")
+    if not originals.shape == masked.shape == reconstructed.shape:
+        raise _broken(path, '"originals", "masked" and "reconstructed" differ in shape')
+    return Samples(
+        images=images("images"),
+        label=tuple(map(str, column("label"))),
+        predicted=tuple(map(str, column("predicted"))),
+        t=tuple(map(int, column("t"))),
+        originals=originals,
+        masked=masked,
+        reconstructed=reconstructed,
+    )

@@ -1,0 +1,188 @@
+"""The comparison of runs as plain rows for scripts, and as a table for the terminal."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from dietcl.metrics import paired_difference
+from dietcl.report.groups import Group, group_runs
+from dietcl.report.runs import Run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measured column: how it is read off a run, its standard error where it has one, and how it is written."""
+
+    key: str
+    title: str
+    meaning: str
+    read: Callable[[Run], float]
+    error: Callable[[Run], float] = lambda run: math.nan
+    percent: bool = True
+
+
+COLUMNS = (
+    Column(
+        "final_mean",
+        "A(T) mean",
+        "accuracy after the last time step, every time step weighing the same",
+        lambda run: run.summary.final_mean,
+        lambda run: run.summary.final_mean_se,
+    ),
+    Column(
+        "final_pooled",
+        "A(T) pooled",
+        "accuracy after the last time step, every test image weighing the same",
+        lambda run: run.summary.final_pooled,
+        lambda run: run.summary.final_pooled_se,
+    ),
+    Column(
+        "average_mean",
+        "A mean",
+        "the mean accuracy averaged over the stream",
+        lambda run: run.summary.average_mean,
+    ),
+    Column(
+        "average_pooled",
+        "A pooled",
+        "the pooled accuracy averaged over the stream",
+        lambda run: run.summary.average_pooled,
+    ),
+    Column(
+        "forgetting",
+        "Forgetting",
+        "how far accuracy on earlier time steps fell from its best, in points",
+        lambda run: run.summary.forgetting,
+    ),
+    Column(
+        "final_current",
+        "New",
+        "accuracy on the last time step's images at the end",
+        lambda run: run.summary.final_current,
+        lambda run: run.summary.final_current_se,
+    ),
+    Column(
+        "final_old_mean",
+        "Old",
+        "accuracy on all earlier time steps' images at the end",
+        lambda run: run.summary.final_old_mean,
+        lambda run: run.summary.final_old_mean_se,
+    ),
+    Column(
+        "passes",
+        "Passes",
+        "images run forward and backward through the full network, or what cost as much",
+        lambda run: run.receipts.passes if run.receipts else math.nan,
+        percent=False,
+    ),
+    Column(
+        "seconds",
+        "Seconds",
+        "wall-clock time of all time steps",
+        lambda run: run.seconds or math.nan,
+        percent=False,
+    ),
+)
+_PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
+
+
+def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one JSON-ready row per configuration; `*_spread` is the standard deviation over seeds, else the run's s.e."""
+    return [_row(group) for group in group_runs(runs)]
+
+
+def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return differences between configurations that share stream, budget and two or more seeds, with 95 % intervals."""
+    columns = [column for column in COLUMNS if column.key in _PAIRED]
+    rows = []
+    for one, other in combinations(group_runs(runs), 2):
+        if _setting(one) != _setting(other):
+            continue
+        mine, theirs = _by_seed(one), _by_seed(other)
+        seeds = sorted(mine.keys() & theirs.keys())
+        if len(seeds) < 2:
+            continue
+        for column in columns:
+            mean, low, high = paired_difference(
+                [column.read(mine[seed]) for seed in seeds], [column.read(theirs[seed]) for seed in seeds]
+            )
+            rows.append(
+                {"a": one.label, "b": other.label, "measure": column.key, "title": column.title, "seeds": seeds}
+                | {"difference": mean, "low": low, "high": high}
+            )
+    return rows
+
+
+def comparison_table(runs: Sequence[Run]) -> "Table":
+    """Return the comparison as a table for the terminal; accuracies in percent."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = comparison_rows(runs)
+    shared = " · ".join(dict.fromkeys(f"{row['stream']}, {row['budget']} per time step" for row in rows))
+    seeds = any(len(row["runs"]) > 1 for row in rows)
+    table = Table(
+        title=Text(shared),
+        caption=f"accuracy in percent ± {'standard deviation over seeds' if seeds else 'standard error'}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("Method", no_wrap=True)
+    if seeds:
+        table.add_column("Seeds", justify="right")
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for row in rows:
+        name = row["label"] + ("" if row["complete"] else f" ({row['learned']} of {row['time_steps']} time steps)")
+        cells = [Text(name), *([str(len(row["runs"]))] if seeds else [])]
+        table.add_row(*cells, *(cell(row, column) for column in COLUMNS))
+    return table
+
+
+def cell(row: dict[str, Any], column: Column) -> str:
+    """Write one value with its spread; accuracies in percent."""
+    value, spread = row[column.key], row[f"{column.key}_spread"]
+    if value is None:
+        return "–"
+    if not column.percent:
+        return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{100 * value:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+
+
+def _row(group: Group) -> dict[str, Any]:
+    first = group.runs[0]
+    several = len(group.runs) > 1
+    row: dict[str, Any] = {
+        "label": group.label,
+        "method": first.method,
+        "stream": first.stream,
+        "budget": first.budget,
+        "runs": [str(run.path) for run in group.runs],
+        "seeds": [run.seed for run in group.runs],
+        "time_steps": first.summary.time_steps,
+        "learned": min(run.summary.learned for run in group.runs),
+        "complete": all(run.stopped is None for run in group.runs),
+        "spread": "standard deviation over seeds" if several else "standard error",
+    }
+    for column in COLUMNS:
+        values = [value for run in group.runs if not math.isnan(value := column.read(run))]
+        spread = (stdev(values) if len(values) > 1 else math.nan) if several else column.error(first)
+        row[column.key] = fmean(values) if values else None
+        row[f"{column.key}_spread"] = None if math.isnan(spread) else spread
+    return row
+
+
+def _setting(group: Group) -> tuple[str, str, int]:
+    run = group.runs[0]
+    return run.stream, run.budget, run.summary.time_steps
+
+
+def _by_seed(group: Group) -> dict[int, Run]:
+    """Return the complete runs by seed."""
+    return {run.seed: run for run in group.runs if run.seed is not None and run.stopped is None}

@@ -1,0 +1,137 @@
+"""A run folder from start to end: config, environment, events, counts, receipts, weights."""
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import dietcl
+from dietcl.budget.ledger import Item
+from dietcl.config import RunConfig
+from dietcl.engine import checkpoint
+from dietcl.engine.device import pick_device
+from dietcl.engine.journal import Journal
+from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.loop import NotFinite, learn
+from dietcl.engine.samples import save_samples
+from dietcl.engine.search import choose_threshold
+from dietcl.errors import UserError
+from dietcl.models.checkpoints import save_weights
+from dietcl.streams.manifest import Index, open_manifest
+from dietcl.streams.sources import default_cache
+from dietcl.streams.stream import Stream, build_stream
+
+Progress = Callable[[int, float], None]
+_RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "matplotlib")
+
+
+class Recorder:
+    """Writes events to the journal and passes progress on."""
+
+    journal: Journal
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def event(self, event: str, **fields: object) -> None:
+        """Write an event down."""
+        self.journal.write(event, **fields)
+
+
+def open_stream(config: RunConfig) -> tuple[Stream, Index]:
+    """Prepare a built-in source if need be, and cut its manifest into the stream."""
+    manifest = Path(config.stream) if config.source is None else config.source.prepare(default_cache())
+    index = open_manifest(manifest)
+    return build_stream(config.stream, index, config.recipe, config.seed), index
+
+
+def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:
+    """Carry out a run in its folder; an unfinished one of the same configuration is continued."""
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    _claim(config, folder)
+    if is_finished(folder):
+        return
+    stream, index = open_stream(config)
+    place = pick_device(device)
+    _describe(config, stream, folder, place)
+    config, search = _settle(config, stream, index, place, folder, progress)
+    recorder = Recorder(progress)
+    learner = assemble(config, stream, index, place, recorder)
+    learner.ledger.book_search(search)
+    saved = checkpoint.load(learner, folder / "checkpoint")
+    recorder.journal = Journal(folder / "events.jsonl", keep=saved.journal if saved else 0)
+    try:
+        for finished in learn(learner, saved.finished if saved else 0):
+            progress_made = checkpoint.Progress(finished, recorder.journal.position())
+            checkpoint.save(learner, folder / "checkpoint", progress_made)
+            save_results(learner, folder)
+    except NotFinite as stop:
+        recorder.event("stopped", reason=str(stop))
+        raise
+    save_samples(learner, folder / "samples.npz")
+    save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash()})
+    (folder / "finished").touch()
+
+
+def is_finished(folder: Path) -> bool:
+    """Tell whether a run came to its end."""
+    return (folder / "finished").is_file()
+
+
+def save_results(learner: Learner, folder: Path) -> None:
+    """Write the counts and the receipts so far."""
+    np.savez(folder / "counts.npz", **vars(learner.counts))
+    (folder / "receipts.json").write_text(json.dumps(learner.ledger.receipts(), indent=1))
+
+
+def _claim(config: RunConfig, folder: Path) -> None:
+    """Make the folder this configuration's own, or refuse when it holds another run."""
+    path = folder / "config.json"
+    mine = json.loads(json.dumps(config.resolved()))
+    if path.is_file():
+        theirs = json.loads(path.read_text())
+        different = [key for key in mine if mine[key] != theirs.get(key)]
+        if different:
+            raise UserError(
+                f"{folder}: holds a run with another {' and '.join(different)}; "
+                "choose another --out, or start over with --fresh"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(mine | {"hash": config.hash()}, indent=1))
+
+
+def _describe(config: RunConfig, stream: Stream, folder: Path, device: torch.device) -> None:
+    environment = {
+        "dietcl": dietcl.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "stream_identity": stream.identity,
+        "realized_rate": stream.realized_rate,
+        **{name: version(name) for name in _RECORDED},
+    }
+    (folder / "environment.json").write_text(json.dumps(environment, indent=1))
+
+
+def _settle(
+    config: RunConfig, stream: Stream, index: Index, device: torch.device, folder: Path, progress: Progress
+) -> tuple[RunConfig, tuple[Item, ...]]:
+    """Replace a threshold of 'auto' by the one that cross-validation finds; found once, then kept in the folder."""
+    if getattr(config.method_config, "threshold", None) != "auto":
+        return config, ()
+    path = folder / "search.json"
+    if not path.is_file():
+        found = choose_threshold(config, stream, index, device, lambda fraction: progress(0, fraction))
+        path.write_text(json.dumps(asdict(found), indent=1))
+    saved = json.loads(path.read_text())
+    settled = replace(config, method_config=replace(config.method_config, threshold=saved["threshold"]))
+    return settled, tuple(Item(**item) for item in saved["spent"])

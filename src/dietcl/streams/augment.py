@@ -1,0 +1,95 @@
+"""Augmentation: batched, on the device, keyed like the sampler."""
+
+import torch
+import torch.nn.functional as F
+
+from dietcl.keys import torch_generator
+from dietcl.streams.augmentation import Augmentation
+from dietcl.streams.batch import Batch, Part
+from dietcl.streams.sampler import Draw
+
+MEAN, STD = 0.5, 0.25
+Key = tuple[int | str, ...]
+
+
+def normalize(images: torch.Tensor) -> torch.Tensor:
+    """Return uint8 images as floats around zero."""
+    return images.float().div_(255).sub_(MEAN).div_(STD)
+
+
+def denormalize(images: torch.Tensor) -> torch.Tensor:
+    """Undo `normalize`."""
+    return images.mul(STD).add_(MEAN).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def crop_and_flip(images: torch.Tensor, config: Augmentation, key: Key) -> torch.Tensor:
+    """Return normalized random resized crops, mirrored at random."""
+    images = normalize(images)
+    if config.crop >= 1 and not config.flip:
+        return images
+    generator = torch_generator(images.device, *key, "crop")
+    random = torch.rand((5, len(images)), generator=generator, device=images.device)
+    area = config.crop + (1 - config.crop) * random[0]
+    aspect = (3 / 4) ** (1 - 2 * random[1]) if config.crop < 1 else torch.ones_like(area)
+    width = (area * aspect).sqrt().clamp(max=1)
+    height = (area / aspect).sqrt().clamp(max=1)
+    mirror = torch.where((random[4] < 0.5) & config.flip, -1.0, 1.0)
+    theta = torch.zeros((len(images), 2, 3), device=images.device)
+    theta[:, 0, 0], theta[:, 1, 1] = width * mirror, height
+    theta[:, 0, 2] = (1 - width) * (2 * random[2] - 1)
+    theta[:, 1, 2] = (1 - height) * (2 * random[3] - 1)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def mix(part: Part, config: Augmentation, key: Key) -> Part:
+    """Mix every image of a labeled part with its partner from the same part, by mixup or cutmix."""
+    assert part.labels is not None
+    generator = torch_generator("cpu", *key, "mix")
+    cut = config.cutmix > 0 and (config.mixup <= 0 or torch.rand((), generator=generator) < 0.5)
+    parameter = config.cutmix if cut else config.mixup
+    images, weight = part.images, 1.0
+    if parameter > 0:
+        weight = _beta(parameter, generator)
+        partners = images.flip(0)
+        if cut:
+            height, width = images.shape[-2:]
+            side = (1 - weight) ** 0.5
+            y, x = (int(torch.randint(n, (), generator=generator)) for n in (height, width))
+            half_h, half_w = int(height * side / 2), int(width * side / 2)
+            top, bottom = max(0, y - half_h), min(height, y + half_h)
+            left, right = max(0, x - half_w), min(width, x + half_w)
+            images = images.clone()
+            images[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
+            weight = 1 - (bottom - top) * (right - left) / (height * width)
+        else:
+            images = images * weight + partners * (1 - weight)
+    return Part(
+        pool=part.pool,
+        images=images,
+        labels=part.labels,
+        partners=part.labels.flip(0),
+        weight=torch.full((len(part),), weight, device=images.device),
+        smoothing=config.smoothing,
+    )
+
+
+def make_batch(
+    draws: tuple[Draw, ...], images: list[torch.Tensor], classes: torch.Tensor, config: Augmentation, key: Key
+) -> Batch:
+    """Turn the drawn uint8 images of one micro-batch into augmented parts."""
+    parts: dict[str, Part | None] = {"labeled": None, "unlabeled": None, "memory": None}
+    for draw, raw in zip(draws, images, strict=True):
+        cropped = crop_and_flip(raw, config, (*key, draw.pool))
+        if draw.labels is None:
+            parts[draw.pool] = Part(draw.pool, cropped)
+        else:
+            labels = torch.from_numpy(draw.labels).to(cropped.device)
+            parts[draw.pool] = mix(Part(draw.pool, cropped, labels), config, (*key, draw.pool))
+    return Batch(**parts, classes=classes, key=key)  # type: ignore[arg-type]
+
+
+def _beta(parameter: float, generator: torch.Generator) -> float:
+    """Draw from Beta(parameter, parameter) as a ratio of two gamma draws."""
+    gammas = torch._standard_gamma(torch.full((2,), parameter), generator=generator)
+    return float(gammas[0] / gammas.sum().clamp(min=1e-12))

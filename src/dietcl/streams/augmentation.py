@@ -1,0 +1,19 @@
+"""Options of the augmentation; free of torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Random crops and flips of every training image; mixup, cutmix and smoothing of labeled ones."""
+
+    crop: float = 0.08
+    """Smallest share of the image's area that a random crop keeps (1: no crops)."""
+    flip: bool = True
+    """Mirror half of the images (turned off by streams whose classes a mirror would change)."""
+    mixup: float = 0.8
+    """Beta parameter of mixup (0: off)."""
+    cutmix: float = 1.0
+    """Beta parameter of cutmix (0: off); with both on, each micro-batch takes one of them."""
+    smoothing: float = 0.1
+    """Label smoothing."""

@@ -1,0 +1,67 @@
+"""What a method computes its losses on: the parts of one micro-batch, one per pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dietcl.streams.sampler import PoolName
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images of one pool in a micro-batch, augmented; a labeled part knows its targets, mixed or not."""
+
+    pool: PoolName
+    images: torch.Tensor
+    labels: torch.Tensor | None = None
+    partners: torch.Tensor | None = None  # labels of the images mixed in
+    weight: torch.Tensor | None = None  # share of the image's own label, per image
+    smoothing: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def cross_entropy(self, logits: torch.Tensor, only: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the mean loss against the mixed and smoothed targets, over all classes or over some only.
+
+        Leaving a class out is a logit of minus infinity; the smoothing mass is spread over the classes left in.
+        """
+        assert self.labels is not None, "an unlabeled part has no targets"
+        labels, partners = self.labels, self.partners
+        if only is not None:
+            place = torch.full((logits.shape[1],), -1, device=logits.device)
+            place[only] = torch.arange(len(only), device=logits.device)
+            logits, labels = logits[:, only], place[labels]
+            partners = None if partners is None else place[partners]
+        log_p = logits.log_softmax(1)
+        loss = -log_p.gather(1, labels[:, None])[:, 0]
+        if partners is not None:
+            assert self.weight is not None
+            mixed_in = -log_p.gather(1, partners[:, None])[:, 0]
+            loss = self.weight * loss + (1 - self.weight) * mixed_in
+        if self.smoothing:
+            loss = (1 - self.smoothing) * loss - self.smoothing * log_p.mean(1)
+        return loss.mean()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch; a pool with nothing drawn from it is None."""
+
+    labeled: Part | None
+    unlabeled: Part | None
+    memory: Part | None
+    classes: torch.Tensor  # class numbers revealed in this time step
+    key: tuple[int | str, ...]
+
+    @property
+    def supervised(self) -> list[Part]:
+        """The parts that have labels."""
+        return [part for part in (self.labeled, self.memory) if part is not None]
+
+    def cross_entropy(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return one mean over all images that have labels."""
+        total = sum(len(part) for part in self.supervised)
+        pairs = zip(self.supervised, logits, strict=True)
+        return torch.stack([part.cross_entropy(scores) * (len(part) / total) for part, scores in pairs]).sum()

@@ -1,0 +1,132 @@
+"""Recipes: how a manifest's rows are dealt over time steps, and which labels are revealed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.errors import UserError
+from dietcl.keys import numpy_generator
+from dietcl.streams.manifest import SPLITS, Index
+
+TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))
+NOWHERE = -1
+
+Steps = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a stream is cut into time steps and how many labels it reveals."""
+
+    recipe: Literal["class", "time", "data"] = "class"
+    """class: classes are dealt over time steps; time: cuts of the timestamp; data: i.i.d. cuts."""
+    time_steps: int = 20
+    """Number of time steps T."""
+    label_rate: float = 0.01
+    """Share of labels revealed, per class and time step (rounded to the nearest count)."""
+    at_least_one: bool = False
+    """Reveal at least one label of every class in every time step where it occurs."""
+    cut: Literal["count", "duration"] = "count"
+    """Cut time into time steps of equal count or of equal duration (recipe 'time' only)."""
+    test_per_step: int | None = None
+    """At most this many test images per time step (all by default)."""
+
+    def __post_init__(self) -> None:
+        if self.time_steps < 1:
+            raise UserError(f"--time-steps {self.time_steps}: a stream needs at least one time step")
+        if not 0 <= self.label_rate <= 1:
+            raise UserError(f"--label-rate {self.label_rate}: give a share between 0 and 1, such as 0.01")
+        if self.test_per_step is not None and self.test_per_step < 1:
+            raise UserError(f"--test-per-step {self.test_per_step}: give at least 1, or leave it out for all")
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """For every manifest row its time step (0-based, NOWHERE if unused) and whether its label is revealed."""
+
+    step: Steps
+    labeled: npt.NDArray[np.bool_]
+
+
+def deal(index: Index, recipe: Recipe, seed: int) -> Dealt:
+    """Deal every row to a time step and choose the labels to reveal."""
+    step = _DEALERS[recipe.recipe](index, recipe, seed)
+    labeled = _choose_labels(index, step, recipe, seed)
+    if recipe.test_per_step is not None:
+        test = np.flatnonzero((index.split == TEST) & (step != NOWHERE))
+        rank = _rank_in_group(step[test], numpy_generator(seed, "test-per-step"))
+        step[test[rank >= recipe.test_per_step]] = NOWHERE
+    return Dealt(step, labeled)
+
+
+def _deal_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
+    present = np.unique(index.label[index.split == TRAIN])
+    present = present[present >= 0]
+    if len(present) < recipe.time_steps:
+        raise UserError(
+            f"--time-steps {recipe.time_steps}: the stream has only {len(present)} classes to deal over time steps; "
+            "use fewer time steps, or --recipe data"
+        )
+    order = numpy_generator(seed, "class-order").permutation(present)
+    step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int32)
+    for step, classes in enumerate(np.array_split(order, recipe.time_steps)):
+        step_of_class[classes] = step
+    dealt = step_of_class[index.label]
+    unknown = (index.label < 0) & (index.split == TRAIN)
+    return _deal_at_random(dealt, unknown, recipe, seed)
+
+
+def _deal_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+    known = ~np.isnan(index.time)
+    times = np.sort(index.time[known & (index.split == TRAIN)])
+    if not len(times):
+        raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
+    if recipe.cut == "count":
+        edges = times[(np.arange(1, recipe.time_steps) * len(times)) // recipe.time_steps]
+    else:
+        edges = np.linspace(times[0], times[-1], recipe.time_steps + 1)[1:-1]
+    # Cutting by value keeps equal times together, so that train and test images of one moment share a time step.
+    step = np.searchsorted(edges, index.time, side="right").astype(np.int32)
+    step[~known] = NOWHERE
+    return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, seed)
+
+
+def _deal_at_any_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+    everything = np.ones(len(index), np.bool_)
+    return _deal_at_random(np.full(len(index), NOWHERE, np.int32), everything, recipe, seed)
+
+
+_DEALERS = {"class": _deal_by_class, "time": _deal_by_time, "data": _deal_at_any_time}
+
+
+def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, seed: int) -> Steps:
+    chosen = np.flatnonzero(rows)
+    order = numpy_generator(seed, "at-random").permutation(len(chosen))
+    step[chosen[order]] = np.arange(len(chosen)) % recipe.time_steps
+    return step
+
+
+def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
+    rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE))
+    group = step[rows].astype(np.int64) * len(index.classes) + index.label[rows]
+    _, group, size = np.unique(group, return_inverse=True, return_counts=True)
+    quota = np.floor(size * recipe.label_rate + 0.5).astype(np.int64)
+    if recipe.at_least_one:
+        quota = np.maximum(quota, 1)
+    rank = _rank_in_group(group, numpy_generator(seed, "reveal"))
+    labeled = np.zeros(len(index), np.bool_)
+    labeled[rows[rank < quota[group]]] = True
+    return labeled
+
+
+def _rank_in_group(group: npt.NDArray[np.integer], generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Rank the members of every group in random order, from 0."""
+    shuffled = generator.permutation(len(group))
+    order = shuffled[np.argsort(group[shuffled], kind="stable")]
+    sorted_group = group[order]
+    starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]]) if len(group) else np.zeros(0, int)
+    rank = np.empty(len(group), np.int64)
+    rank[order] = np.arange(len(group)) - np.repeat(starts, np.diff(np.r_[starts, len(group)]))
+    return rank

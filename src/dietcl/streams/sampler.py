@@ -1,0 +1,111 @@
+"""The sampler: (seed, t, phase, update, micro-batch) -> row numbers, a pure function of its arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.keys import numpy_generator
+from dietcl.streams.stream import Labels, Rows, Stream
+
+PoolName = Literal["labeled", "unlabeled", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Shares of a micro-batch by pool, and how the memory is drawn from."""
+
+    labeled: float = 0.0
+    unlabeled: float = 0.0
+    memory: float = 0.0
+    past_only: bool = False  # leave this time step's labels out of the memory
+    by_time_step: bool = False  # draw a time step first, then one of its labels: every time step weighs the same
+    capacity: int | None = None  # a reservoir of this many labels; None keeps all
+
+    def counts(self, size: int, pools: Mapping[PoolName, "Pool"]) -> dict[PoolName, int]:
+        """Deal a micro-batch over the pools that hold images; an empty pool's share goes to its nearest kin."""
+        share: dict[PoolName, float] = {
+            "unlabeled": self.unlabeled,
+            "labeled": self.labeled,
+            "memory": self.memory,
+        }
+        empty = [name for name in share if not len(pools[name].rows)]
+        # Labels stand in for labels first; only then does the rest of the micro-batch grow.
+        for name, kin in (("labeled", "memory"), ("memory", "labeled")):
+            if name in empty and kin not in empty:
+                share[kin] += share[name]  # type: ignore[index]
+        share = {name: part for name, part in share.items() if part > 0 and name not in empty}
+        total = sum(share.values())
+        exact = {name: size * part / total for name, part in share.items()}
+        counts = {name: int(value + 1e-9) for name, value in exact.items()}
+        # Largest remainders get the rest; ties go to the first pool named (256 in thirds: 86, 85, 85).
+        by_remainder = sorted(exact, key=lambda name: round(counts[name] - exact[name], 9))
+        for name in by_remainder[: size - sum(counts.values())] if counts else []:
+            counts[name] += 1
+        return {name: count for name, count in counts.items() if count}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where images are drawn from: rows, their labels if revealed, and the bounds of its time steps."""
+
+    rows: Rows
+    labels: Labels | None
+    bounds: npt.NDArray[np.int64] | None = None  # set if time steps weigh the same
+
+    def draw(self, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return positions drawn with replacement."""
+        if self.bounds is None:
+            return generator.integers(len(self.rows), size=count)
+        group = generator.integers(len(self.bounds) - 1, size=count)
+        return generator.integers(self.bounds[group], self.bounds[group + 1])
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The rows of one pool in one micro-batch, with their revealed labels."""
+
+    pool: PoolName
+    rows: Rows
+    labels: Labels | None
+
+
+def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
+    """Return the three pools of time step t under a mix."""
+    step = stream.steps[t - 1]
+    return {
+        "labeled": Pool(step.labeled, step.labels),
+        "unlabeled": Pool(step.unlabeled, None),
+        "memory": _memory(stream, t, mix),
+    }
+
+
+def sample(
+    pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: tuple[int | str, ...]
+) -> tuple[Draw, ...]:
+    """Draw one micro-batch."""
+    draws = []
+    for name, count in counts.items():
+        pool = pools[name]
+        chosen = pool.draw(count, numpy_generator(*key, "draw", name))
+        draws.append(Draw(name, pool.rows[chosen], None if pool.labels is None else pool.labels[chosen]))
+    return tuple(draws)
+
+
+def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
+    steps = stream.steps[: t - 1 if mix.past_only else t]
+    rows = np.concatenate([step.labeled for step in steps]) if steps else np.zeros(0, np.int64)
+    labels = np.concatenate([step.labels for step in steps]) if steps else np.zeros(0, np.int64)
+    origin = np.repeat(np.arange(len(steps)), [len(step.labeled) for step in steps])
+    if mix.capacity is not None and mix.capacity < len(rows):
+        # The labels with the smallest lots: uniform over all so far, and what was dropped once stays out.
+        lots = numpy_generator(stream.seed, "reservoir").permutation(len(stream.index_row))[rows]
+        kept = np.sort(np.argsort(lots)[: mix.capacity])
+        rows, labels, origin = rows[kept], labels[kept], origin[kept]
+    if not mix.by_time_step:
+        return Pool(rows, labels)
+    sizes = np.bincount(origin, minlength=len(steps))
+    bounds = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+    return Pool(rows, labels, bounds)

@@ -1,0 +1,124 @@
+"""Which characters become classes, which only serve for pre-training, and which look alike."""
+
+import json
+import os
+import tempfile
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.keys import number
+from dietcl.streams.sources.fonts import coverage, probe
+
+VERSION = 1  # raise it when another choice of characters would come out
+CLASS_FACES = 12  # a character that so many faces show can be a class
+SAME = 0.015  # distance, on average over the faces, below which two characters are one class
+AKIN = 0.12  # distance, on average over the faces, below which two classes are of one family
+_PROBE = 24  # side of the compared renderings in pixels
+_REFERENCES = ("DejaVuSans", "DejaVuSerif")  # these two cover nearly every class
+
+Floats = npt.NDArray[np.float32]
+Probes = tuple[npt.NDArray[np.int64], Floats]  # rows of a list of characters, their renderings
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Classes to learn and other characters to pre-train on, each with the number of its family of near look-alikes."""
+
+    glyphs: dict[str, int]
+    upstream: dict[str, int]
+    merged: dict[str, str]  # a character that is no class because it looks like one -> that class
+
+
+def characters(cache: Path) -> Characters:
+    """Return the pools of characters, from the cache folder if they were found before."""
+    path = cache / f"characters-{VERSION}-{version('matplotlib')}-{version('pillow')}.json"
+    try:
+        return Characters(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        found = _find_characters()
+    with tempfile.NamedTemporaryFile("w", dir=cache, prefix=".characters-", delete=False) as partial:
+        json.dump(asdict(found), partial)
+    os.replace(partial.name, path)
+    return found
+
+
+def choose(pool: dict[str, int], count: int, seed: int) -> list[str]:
+    """Return seeded characters: one per family while families last, and a shorter choice is a prefix of a longer one."""
+    families: dict[int, list[str]] = {}
+    for character in sorted(pool, key=lambda character: number(seed, "character", character)):
+        families.setdefault(pool[character], []).append(character)
+    ranked = [(rank, character) for family in families.values() for rank, character in enumerate(family)]
+    return [character for _, character in sorted(ranked, key=lambda entry: entry[0])[:count]]
+
+
+def _find_characters() -> Characters:
+    faces = coverage()
+    candidates = [character for character in faces if len(faces[character]) >= CLASS_FACES]
+    known = set(candidates)
+    others = [character for character in faces if character not in known and _plain(character) not in known]
+    # The obliques are slanted copies of upright faces and would tell nothing new.
+    names = sorted({face for c in candidates for face in faces[c] if not face.endswith("Oblique")})
+    probes = {face: _probes(candidates, face) for face in names}
+    other_probes = {face: _probes(others, face) for face in names}
+    alike: set[str] = set()
+    for face, (rows, images) in other_probes.items():
+        for reference in {face, *_REFERENCES}:
+            near = (_distances(images, probes[reference][1]) < AKIN).any(axis=1)
+            alike.update(others[row] for row in rows[near])
+    glyphs, merged = _group(candidates, probes.values())
+    foreign, _ = _group(others, other_probes.values())
+    return Characters(glyphs, {c: family for c, family in foreign.items() if c not in alike}, merged)
+
+
+def _plain(character: str) -> str:
+    """Strip marks and styles, as of an accented, circled or mathematical bold letter."""
+    parts = unicodedata.normalize("NFKD", character)
+    return "".join(part for part in parts if not unicodedata.combining(part))
+
+
+def _probes(characters: list[str], face: str) -> Probes:
+    faces = coverage()
+    drawn = [(row, probe(c, face, _PROBE)) for row, c in enumerate(characters) if face in faces[c]]
+    inked = [(row, image) for row, image in drawn if image is not None]
+    images = np.array([image for _, image in inked], dtype=np.float32).reshape(-1, _PROBE, _PROBE)
+    for axis in (1, 2):  # a slight blur, so that half a pixel of displacement is no difference
+        images = (np.roll(images, 1, axis) + 2 * images + np.roll(images, -1, axis)) / 4
+    return np.array([row for row, _ in inked], dtype=np.int64), images.reshape(-1, _PROBE * _PROBE)
+
+
+def _distances(left: Floats, right: Floats) -> Floats:
+    """Return squared differences over the ink of the one with more of it: 0 is the same, 1 and more is unlike."""
+    ink_left, ink_right = (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1)[None]
+    square: Floats = ink_left + ink_right - 2 * left @ right.T
+    return square / np.maximum(ink_left, ink_right)
+
+
+def _group(characters: list[str], probes: Iterable[Probes]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the family of each class and the class of each merged character; blank characters are in neither."""
+    total = np.zeros((len(characters), len(characters)), dtype=np.float32)
+    count = np.zeros_like(total)
+    for rows, images in probes:
+        total[np.ix_(rows, rows)] += _distances(images, images)
+        count[np.ix_(rows, rows)] += 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = total / count  # nan where no face shows both, which is below no threshold
+    shown = np.flatnonzero(np.diag(count))
+    same, akin = _components(mean < SAME), _components(mean < AKIN)
+    families = {characters[row]: int(akin[row]) for row in shown if same[row] == row}
+    merged = {characters[row]: characters[same[row]] for row in shown if same[row] != row}
+    return families, merged
+
+
+def _components(near: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the first row of each row's connected component."""
+    first = np.arange(len(near))
+    for left, right in np.argwhere(np.triu(near, 1)):
+        low, high = sorted((first[left], first[right]))
+        first[first == high] = low
+    return first

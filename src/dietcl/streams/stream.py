@@ -1,0 +1,134 @@
+"""A stream: time steps of opaque row numbers with the revealed labels, and nothing that tells a hidden one."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.keys import numpy_generator
+from dietcl.streams.manifest import Index
+from dietcl.streams.recipes import NOWHERE, TEST, TRAIN, Dealt, Recipe, deal
+
+Rows = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TimeStep:
+    """What the learner gets at time step t (from 1): rows with revealed labels, and rows without."""
+
+    t: int
+    labeled: Rows
+    labels: Labels  # class numbers, given in the order of their first reveal
+    unlabeled: Rows
+    seen_classes: int  # revealed so far, this time step included
+    new_classes: tuple[str, ...]
+
+    @property
+    def classes(self) -> Labels:
+        """The class numbers revealed in this time step, sorted."""
+        return np.unique(self.labels)
+
+    @property
+    def realized_rate(self) -> float:
+        """Share of this time step's images whose label is revealed."""
+        return len(self.labeled) / max(1, len(self.labeled) + len(self.unlabeled))
+
+
+@dataclass(frozen=True)
+class TestStep:
+    """Test images of one time step, for the evaluation alone; -1 marks classes that are never revealed."""
+
+    __test__ = False  # not a test class
+
+    t: int
+    rows: Rows
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Stream:
+    """T time steps, their test images, and where each opaque row number's image lies."""
+
+    name: str
+    identity: str
+    seed: int
+    steps: tuple[TimeStep, ...]
+    tests: tuple[TestStep, ...]
+    classes: tuple[str, ...]  # names by class number
+    index_row: Rows  # opaque row number -> row of the index
+
+    @property
+    def realized_rate(self) -> float:
+        """Share of all arriving images whose label is revealed."""
+        labeled = sum(len(step.labeled) for step in self.steps)
+        return labeled / max(1, labeled + sum(len(step.unlabeled) for step in self.steps))
+
+
+def build_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
+    """Cut an index into a stream; its identity is manifest hash + recipe + seed."""
+    return reveal(name, index, recipe, seed, deal(index, recipe, seed))
+
+
+def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> Stream:
+    """Hand out what was dealt: labels that are not revealed are not read here, nor kept."""
+    number_of_row = numpy_generator(seed, "opaque-rows").permutation(len(index))
+    index_row = np.empty(len(index), np.int64)
+    index_row[number_of_row] = np.arange(len(index))
+    numbering: dict[int, int] = {}
+    steps = []
+    of_step = _rows_by_step(index, dealt, TRAIN, recipe.time_steps)
+    for t, rows in enumerate(of_step, start=1):
+        is_labeled = dealt.labeled[rows]
+        labeled, unlabeled = rows[is_labeled], rows[~is_labeled]
+        codes = index.label[labeled]
+        new = [int(code) for code in np.unique(codes) if int(code) not in numbering]
+        numbering |= {code: len(numbering) + i for i, code in enumerate(new)}
+        # Sorted by opaque number: the order is as random as the numbers themselves.
+        order = np.argsort(number_of_row[labeled])
+        steps.append(
+            TimeStep(
+                t=t,
+                labeled=number_of_row[labeled][order],
+                labels=np.array([numbering[int(code)] for code in codes[order]], np.int64),
+                unlabeled=np.sort(number_of_row[unlabeled]),
+                seen_classes=len(numbering),
+                new_classes=tuple(index.classes[code] for code in new),
+            )
+        )
+    return Stream(
+        name=name,
+        identity=_identity(index, recipe, seed),
+        seed=seed,
+        steps=tuple(steps),
+        tests=tuple(_tests(index, dealt, recipe, numbering, number_of_row)),
+        classes=tuple(index.classes[code] for code in numbering),
+        index_row=index_row,
+    )
+
+
+def _tests(
+    index: Index, dealt: Dealt, recipe: Recipe, numbering: dict[int, int], number_of_row: Rows
+) -> list[TestStep]:
+    table = np.full(len(index.classes) + 1, -1, np.int64)  # the last entry answers for label -1
+    table[list(numbering)] = list(numbering.values())
+    tests = []
+    for t, rows in enumerate(_rows_by_step(index, dealt, TEST, recipe.time_steps), start=1):
+        rows = rows[index.label[rows] >= 0]
+        order = np.argsort(number_of_row[rows])
+        tests.append(TestStep(t, number_of_row[rows][order], table[index.label[rows]][order]))
+    return tests
+
+
+def _rows_by_step(index: Index, dealt: Dealt, split: int, time_steps: int) -> list[Rows]:
+    rows = np.flatnonzero((index.split == split) & (dealt.step != NOWHERE))
+    rows = rows[np.argsort(dealt.step[rows], kind="stable")]
+    edges = np.searchsorted(dealt.step[rows], np.arange(1, time_steps))
+    return np.split(rows, edges)
+
+
+def _identity(index: Index, recipe: Recipe, seed: int) -> str:
+    text = json.dumps({"manifest": index.hash, "recipe": asdict(recipe), "seed": seed}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

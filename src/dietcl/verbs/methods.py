@@ -1,0 +1,42 @@
+"""`dietcl methods`: list the methods."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from dietcl.methods import describe
+from dietcl.verbs.options import parse
+
+DESCRIPTION = """List the methods with what they keep between time steps.
+
+Examples:
+  dietcl methods
+  dietcl methods --json
+  dietcl train --method dietcl --help     (the options of one method)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to print."""
+
+    json: bool = False
+    """Print a JSON list of objects."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the registry."""
+    options = parse(Options(), arguments, "dietcl methods", DESCRIPTION)
+    entries = describe()
+    if options.json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("method", "what it does", "keeps", "variants"):
+        table.add_column(title)
+    for entry in entries:
+        table.add_row(entry.name, entry.description, entry.keeps, " ".join(f":{name}" for name in entry.variants))
+    Console().print(table)
+    return 0

@@ -1,0 +1,56 @@
+"""Parsing in two stages: the choices that decide which options there are, then those options."""
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from dietcl.errors import UserError
+from dietcl.streams.sources import SOURCES
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What decides which further options there are."""
+
+    stream: str = "glyphs"
+    method: str = "dietcl"
+    preset: str = "micro"
+
+
+def pick(arguments: list[str], **defaults: str) -> tuple[Choices, list[str]]:
+    """Take the choices out of the arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for field in dataclasses.fields(Choices):
+        parser.add_argument(f"--{field.name}", default=defaults.get(field.name, field.default))
+    found, rest = parser.parse_known_args(arguments)
+    return Choices(**vars(found)), rest
+
+
+def parse(defaults: Options, arguments: list[str], program: str, description: str) -> Options:
+    """Parse options over their defaults; help and mistakes are printed here, the latter with exit code 2."""
+    return tyro.cli(type(defaults), default=defaults, args=arguments, prog=program, description=description)
+
+
+def open_source(stream: str) -> Any:
+    """Return the default options of a built-in stream; None if the stream is a manifest."""
+    if Path(stream).suffix == ".parquet":
+        return None
+    if stream not in SOURCES:
+        raise UserError(
+            f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
+        )
+    return SOURCES[stream]()
+
+
+def gather(*fields: tuple[str, Any, Any]) -> Any:
+    """Build a dataclass of (name, type, default) fields, filled with the defaults."""
+    made = dataclasses.make_dataclass(
+        "Options", [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields], kw_only=True
+    )
+    return made()

@@ -1,0 +1,50 @@
+"""`dietcl report`: one self-contained page and PNG figures for runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from dietcl.verbs.options import parse
+
+DESCRIPTION = """Write report.html (one self-contained page) and PNG figures for one or several runs.
+
+Examples:
+  dietcl report runs/glyphs-dietcl-1a2b3c
+  dietcl report runs/* --out reports/all
+  dietcl report runs/* --json"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which runs, and where the page goes."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders."""
+    out: Path | None = None
+    """Folder of the page (that of the run itself if there is one run, else reports/)."""
+    json: bool = False
+    """Print the comparison as JSON, too."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page and print the comparison."""
+    options = parse(Options(), arguments, "dietcl report", DESCRIPTION)
+    import json
+
+    from rich.console import Console
+
+    from dietcl.report.page import write_report
+    from dietcl.report.runs import read_run
+    from dietcl.report.tables import comparison_rows, comparison_table
+
+    out = options.out or (options.runs[0] if len(options.runs) == 1 else Path("reports"))
+    page = write_report(options.runs, out)
+    runs = [read_run(folder) for folder in options.runs]
+    if options.json:
+        print(json.dumps({"page": str(page), "runs": comparison_rows(runs)}, indent=1))
+    else:
+        Console().print(comparison_table(runs))
+        print(f"report: {page}")
+    return 0

@@ -1,0 +1,99 @@
+"""`dietcl streams`: list the built-in streams, or show the time steps of one."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources import SOURCES, default_cache
+from dietcl.verbs.options import gather, open_source, parse, pick
+
+DESCRIPTION = """List the built-in streams; with --stream, show what arrives at each time step.
+
+Examples:
+  dietcl streams
+  dietcl streams --stream glyphs --time-steps 10 --label-rate 0.05
+  dietcl streams --stream photos/manifest.parquet --recipe time --cut duration --json"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """How to print."""
+
+    seed: int = 0
+    """Seed of the stream."""
+    json: bool = False
+    """Print JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the list, or one stream."""
+    choices, rest = pick(arguments, stream="")
+    if not choices.stream:
+        options = parse(Show(), rest, "dietcl streams", DESCRIPTION)
+        return _list(options.json)
+    source = open_source(choices.stream)
+    flat = tyro.conf.arg(name="")
+    fields: list[tuple[str, Any, Any]] = [
+        ("recipe", Annotated[Recipe, flat], Recipe() if source is None else Recipe(recipe=source.recipe)),
+        ("show", Annotated[Show, flat], Show()),
+    ]
+    if source is not None:
+        fields.append(("source", type(source), source))
+    options = parse(gather(*fields), rest, "dietcl streams", DESCRIPTION)
+    manifest = Path(choices.stream) if source is None else options.source.prepare(default_cache())
+    return _show(choices.stream, manifest, options.recipe, options.show)
+
+
+def _list(as_json: bool) -> int:
+    entries = [
+        {"name": name, "recipe": source.recipe, "description": (source.__doc__ or "").strip().splitlines()[0]}
+        for name, source in SOURCES.items()
+    ]
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return 0
+    for entry in entries:
+        print(f"{entry['name']:<17}{entry['recipe']:<7}{entry['description']}")
+    return 0
+
+
+def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
+    from dietcl.streams.manifest import open_manifest
+    from dietcl.streams.stream import build_stream
+
+    stream = build_stream(name, open_manifest(manifest), recipe, show.seed)
+    rows = [
+        {
+            "t": step.t,
+            "labeled": len(step.labeled),
+            "unlabeled": len(step.unlabeled),
+            "test": len(test.rows),
+            "classes": len(step.classes),
+            "new_classes": len(step.new_classes),
+            "realized_rate": step.realized_rate,
+        }
+        for step, test in zip(stream.steps, stream.tests, strict=True)
+    ]
+    if show.json:
+        facts = {"name": name, "manifest": str(manifest), "identity": stream.identity, "recipe": asdict(recipe)}
+        print(json.dumps({**facts, "realized_rate": stream.realized_rate, "steps": rows}, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", title=f"{name}, identity {stream.identity}", title_justify="left")
+    for title in rows[0]:
+        table.add_column(title.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:.2%}" if isinstance(value, float) else f"{value:,}" for value in row.values()))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"realized label rate {stream.realized_rate:.2%}, {len(stream.classes):,} classes revealed\nmanifest: {manifest}",
+        soft_wrap=True,
+    )
+    return 0

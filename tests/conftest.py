@@ -1,0 +1,27 @@
+"""Shared fixtures: one torch thread, a cache of the session's own, and the blob stream."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiny import write_blobs
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache() -> Iterator[Path]:
+    """Keep tests away from the user's cache; rendered streams and costs are shared within the session."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DIETCL_CACHE"] = folder
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of the blob stream."""
+    return write_blobs(tmp_path_factory.mktemp("blobs"))

@@ -1,0 +1,162 @@
+"""Writes run folders as the engine does, from made-up learning: what the report's tests read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from dietcl.keys import numpy_generator
+
+Array = npt.NDArray[Any]
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_LOSSES = {
+    "dietcl": {"masked": 0.9, "memory": 2.2, "reconstruct": 0.7},
+    "er": {"replay": 2.4},
+    "naive": {"labeled": 1.1},
+}
+_SHARES = {
+    "dietcl": {"masked": 0.3, "memory": 0.4, "reconstruct": 0.25},
+    "er": {"replay": 0.98},
+    "naive": {"labeled": 1.0},
+}
+# Accuracy right after learning, what forgetting leaves of it, and how fast it goes.
+_LEARNING = {"dietcl": (0.62, 0.30, 0.25), "er": (0.60, 0.24, 0.35), "naive": (0.85, 0.02, 1.2)}
+
+
+def write_run(
+    folder: Path,
+    *,
+    method: str = "dietcl",
+    stream: str = "glyphs",
+    seed: int = 0,
+    time_steps: int = 20,
+    learned: int | None = None,
+    stopped: str | None = None,
+    curves: bool = False,
+    labels: tuple[str, ...] = tuple(_LETTERS),
+    options: dict[str, Any] | None = None,
+) -> Path:
+    """Write a run folder that looks as if `method` had learned `learned` of `time_steps`."""
+    folder.mkdir(parents=True)
+    learned = time_steps if learned is None else learned
+    config = {
+        "method": method,
+        "options": options or {},
+        "stream": {"name": stream, "time_steps": time_steps, "label_rate": 0.02, "seed": seed},
+        "budget": "20",
+        "seed": seed,
+        "preset": "micro",
+        "stream_identity": f"{stream}-{seed}",
+    }
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "environment.json", {"dietcl": "0.1.0", "python": "3.11", "device": "cpu", "threads": 2})
+    correct, count, loss_sum = _counts(method, seed, time_steps, learned)
+    np.savez(folder / "counts.npz", correct=correct, count=count, loss_sum=loss_sum)
+    _write_json(folder / "receipts.json", _receipts(method, learned))
+    events = _events(method, seed, learned, correct, count, curves)
+    if stopped is not None:
+        events.append({"event": "stopped", "reason": stopped})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    if learned == time_steps:
+        _write_samples(folder / "samples.npz", seed, time_steps, labels)
+    return folder
+
+
+def _counts(method: str, seed: int, time_steps: int, learned: int) -> tuple[Array, Array, Array]:
+    random = numpy_generator("fake", method, seed)
+    start, rest, speed = _LEARNING[method]
+    images = 40 + 5 * (np.arange(time_steps) % 5)
+    count = np.tri(time_steps, k=1, dtype=np.int64) * images
+    count[learned:] = 0
+    age = np.arange(time_steps)[:, None] - np.arange(time_steps)[None, :]
+    hardness = random.uniform(0.8, 1.15, time_steps)
+    rate = np.clip((rest + (start - rest) * np.exp(-speed * np.maximum(age, 0))) * hardness, 0, 1)
+    correct = random.binomial(count, np.where(age >= 0, rate, 0.0))
+    loss_sum = count * (2.5 - 2 * rate)
+    return correct, count, loss_sum
+
+
+def _receipts(method: str, learned: int) -> dict[str, Any]:
+    steps = []
+    for t in range(1, learned + 1):
+        spent = {purpose: round(1280 * share) for purpose, share in _SHARES[method].items()}
+        items = [
+            {"purpose": purpose, "operation": "train", "images": n, "passes": float(n), "flops": n * 1.9e8}
+            for purpose, n in spent.items()
+        ]
+        total = float(sum(spent.values()))
+        steps.append({"t": t, "budget": 1280.0, "spent": total, "unused": 1280.0 - total, "items": items})
+    search = {"purpose": "threshold", "operation": "train", "images": 640, "passes": 640.0, "flops": 640 * 1.9e8}
+    search_items = [search] if method == "dietcl" else []
+    return {"accounting": "images", "unit": "passes", "pass_flops": 190_000_000, "steps": steps, "search": search_items}
+
+
+def _events(method: str, seed: int, learned: int, correct: Array, count: Array, curves: bool) -> list[dict[str, Any]]:
+    random = numpy_generator("fake events", method, seed)
+    events: list[dict[str, Any]] = []
+    for t in range(1, learned + 1):
+        begin = {"event": "step_begin", "t": t, "labeled": 40, "unlabeled": 2000, "new_classes": [f"c{t}a", f"c{t}b"]}
+        events.append(begin | {"classes": 2 * t, "realized_rate": 0.0196})
+        for update in range(1, 21):
+            fall = np.exp(-update / 6)
+            loss = {
+                name: float(level * (0.6 + 0.4 * fall + 0.04 * random.standard_normal()))
+                for name, level in _LOSSES[method].items()
+            }
+            event = {"event": "update", "t": t, "phase": "joint", "update": update, "loss": loss, "lr": 1e-3}
+            events.append(event | {"spent": 64.0 * update})
+            if curves and 3 <= t <= 6:
+                events.append(_curve(t, update, correct, count))
+        row = slice(0, t)
+        pooled = float(correct[t - 1, row].sum() / count[t - 1, row].sum())
+        events.append({"event": "step_end", "t": t, "accuracy_mean": pooled, "accuracy_pooled": pooled, "seconds": 2.5})
+    return events
+
+
+def _curve(t: int, update: int, correct: Array, count: Array) -> dict[str, Any]:
+    """Earlier time steps dip when a time step begins and recover: the stability gap."""
+    end = correct[t - 1, :t] / count[t - 1, :t]
+    before = np.append(correct[t - 2, : t - 1] / count[t - 2, : t - 1], 0.0)
+    progress = update / 20
+    dip = np.append(np.full(t - 1, 0.35), 0.0) * np.exp(-(((progress - 0.12) / 0.1) ** 2))
+    accuracy = np.clip(before + (end - before) * min(1.0, 1.6 * progress) - dip, 0, 1)
+    return {"event": "curve", "t": t, "update": update, "loss": (2 - accuracy).tolist(), "accuracy": accuracy.tolist()}
+
+
+def _write_samples(path: Path, seed: int, time_steps: int, labels: tuple[str, ...]) -> None:
+    random = numpy_generator("fake samples", seed)
+    true = [labels[i % len(labels)] for i in range(2 * time_steps)]
+    other = [labels[int(i)] for i in random.integers(0, len(labels), len(true))]
+    predicted = [a if random.random() < 0.6 else b for a, b in zip(true, other, strict=True)]
+    images = np.stack([_drawing(label, random) for label in true])
+    originals = images[:6]
+    hidden = np.kron(random.random((6, 8, 8)) < 0.75, np.ones((4, 4), dtype=bool))[..., None]
+    masked = np.where(hidden, 127, originals).astype(np.uint8)
+    blurred = np.stack([np.asarray(Image.fromarray(image).resize((12, 12)).resize((32, 32))) for image in originals])
+    np.savez(
+        path,
+        images=images,
+        label=np.array(true),
+        predicted=np.array(predicted),
+        t=np.arange(len(true)) // 2 + 1,
+        originals=originals,
+        masked=masked,
+        reconstructed=np.where(hidden, blurred, originals).astype(np.uint8),
+    )
+
+
+def _drawing(label: str, random: np.random.Generator) -> Array:
+    paper, ink = random.integers(150, 255, 3), random.integers(0, 100, 3)
+    image = Image.new("RGB", (32, 32), tuple(int(v) for v in paper))
+    corner = tuple(float(v) for v in random.uniform(4, 10, 2))
+    ImageDraw.Draw(image).text(corner, label[:2], fill=tuple(int(v) for v in ink), font=ImageFont.load_default(20))
+    noisy = np.asarray(image) + random.normal(0, 8, (32, 32, 3))
+    return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
