@@ -45,16 +45,18 @@ def write_run(
     learned = time_steps if learned is None else learned
     config = {
         "method": method,
-        "options": options or {},
-        "stream": {"name": stream, "time_steps": time_steps, "label_rate": 0.02, "seed": seed},
+        "method_config": options or {},
+        "stream": stream,
+        "source": {"seed": 0},
+        "recipe": {"kind": "class", "time_steps": time_steps, "label_rate": 0.02},
         "budget": "20",
+        "accounting": "images",
         "seed": seed,
-        "preset": "micro",
-        "stream_identity": f"{stream}-{seed}",
+        "hash": f"hash of {method} {seed}",
     }
     _write_json(folder / "config.json", config)
     _write_json(folder / "environment.json", {"dietcl": "0.1.0", "python": "3.11", "device": "cpu", "threads": 2})
-    correct, count, loss_sum = _counts(method, seed, time_steps, learned)
+    correct, count, loss_sum = _counts(method, seed, time_steps, learned, str(options))
     np.savez(folder / "counts.npz", correct=correct, count=count, loss_sum=loss_sum)
     _write_json(folder / "receipts.json", _receipts(method, learned))
     events = _events(method, seed, learned, correct, count, curves)
@@ -66,8 +68,8 @@ def write_run(
     return folder
 
 
-def _counts(method: str, seed: int, time_steps: int, learned: int) -> tuple[Array, Array, Array]:
-    random = numpy_generator("fake", method, seed)
+def _counts(method: str, seed: int, time_steps: int, learned: int, variant: str) -> tuple[Array, Array, Array]:
+    random = numpy_generator("fake", method, seed, variant)
     start, rest, speed = _LEARNING[method]
     images = 40 + 5 * (np.arange(time_steps) % 5)
     count = np.tri(time_steps, k=1, dtype=np.int64) * images
@@ -88,6 +90,7 @@ def _receipts(method: str, learned: int) -> dict[str, Any]:
             {"purpose": purpose, "operation": "train", "images": n, "passes": float(n), "flops": n * 1.9e8}
             for purpose, n in spent.items()
         ]
+        items.append({"purpose": "evaluation", "operation": "forward", "images": 40, "passes": 0.0, "flops": 0.0})
         total = float(sum(spent.values()))
         steps.append({"t": t, "budget": 1280.0, "spent": total, "unused": 1280.0 - total, "items": items})
     search = {"purpose": "threshold", "operation": "train", "images": 640, "passes": 640.0, "flops": 640 * 1.9e8}
@@ -108,7 +111,7 @@ def _events(method: str, seed: int, learned: int, correct: Array, count: Array, 
                 for name, level in _LOSSES[method].items()
             }
             event = {"event": "update", "t": t, "phase": "joint", "update": update, "loss": loss, "lr": 1e-3}
-            events.append(event | {"spent": 64.0 * update})
+            events.append(event | {"spent": 1280 * sum(_SHARES[method].values()) * update / 20})
             if curves and 3 <= t <= 6:
                 events.append(_curve(t, update, correct, count))
         row = slice(0, t)
@@ -134,7 +137,7 @@ def _write_samples(path: Path, seed: int, time_steps: int, labels: tuple[str, ..
     predicted = [a if random.random() < 0.6 else b for a, b in zip(true, other, strict=True)]
     images = np.stack([_drawing(label, random) for label in true])
     originals = images[:6]
-    hidden = np.kron(random.random((6, 8, 8)) < 0.75, np.ones((4, 4), dtype=bool))[..., None]
+    hidden = np.kron(random.random((len(originals), 8, 8)) < 0.75, np.ones((4, 4), dtype=bool))[..., None]
     masked = np.where(hidden, 127, originals).astype(np.uint8)
     blurred = np.stack([np.asarray(Image.fromarray(image).resize((12, 12)).resize((32, 32))) for image in originals])
     np.savez(

@@ -144,6 +144,8 @@ class RunConfig:
     accounting: Literal["images", "flops"] = "images"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seed: int = 0
+    first_steps: int | None = None
+    """Learn the first so many time steps only."""
 
     def resolved(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""

@@ -49,7 +49,10 @@ def open_stream(config: RunConfig) -> tuple[Stream, Index]:
     """Prepare a built-in source if need be, and cut its manifest into the stream."""
     manifest = Path(config.stream) if config.source is None else config.source.prepare(default_cache())
     index = open_manifest(manifest)
-    return build_stream(config.stream, index, config.recipe, config.seed), index
+    stream = build_stream(config.stream, index, config.recipe, config.seed)
+    if config.first_steps is not None:
+        stream = replace(stream, steps=stream.steps[: config.first_steps], tests=stream.tests[: config.first_steps])
+    return stream, index
 
 
 def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:

@@ -25,9 +25,7 @@ class Progress:
 
 def save(learner: Learner, folder: Path, progress: Progress) -> None:
     """Write a checkpoint; the one before it stays until the new one is whole."""
-    partial, old = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = begin(folder)
     for part, tensors in _tensors(learner).items():
         save_file(
             {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / f"{part}.safetensors"
@@ -35,34 +33,55 @@ def save(learner: Learner, folder: Path, progress: Progress) -> None:
     np.savez(partial / "counts.npz", **vars(learner.counts))
     state = {"finished": progress.finished, "journal": progress.journal, "ledger": learner.ledger.state()}
     (partial / "progress.json").write_text(json.dumps(state))
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    publish(folder)
 
 
 def load(learner: Learner, folder: Path) -> Progress | None:
     """Bring a learner to the last checkpoint; None if there is none."""
-    old = folder.with_name(f"{folder.name}.old")
-    found = next((place for place in (folder, old) if (place / "progress.json").is_file()), None)
-    if found is None:
+    if (found := newest(folder)) is None:
         return None
     saved: dict[str, Any] = json.loads((found / "progress.json").read_text())
     tensors = {part: load_file(found / f"{part}.safetensors", device=str(learner.device)) for part in _PARTS}
     learner.network.head.grow(len(tensors["network"]["head.bias"]), torch.Generator())
     learner.network.load_state_dict(tensors["network"])
+    learner.method.load_state(tensors["method"])  # first, because a method may need it to make its modules
     for name, module in learner.method.modules().items():
         prefix = f"{name}."
         module.load_state_dict(
             {key.removeprefix(prefix): value for key, value in tensors["modules"].items() if key.startswith(prefix)}
         )
-    learner.method.load_state(tensors["method"])
     learner.ledger.load_state(saved["ledger"])
     with np.load(found / "counts.npz") as counts:
         for name in vars(learner.counts):
             setattr(learner.counts, name, counts[name])
     return Progress(saved["finished"], saved["journal"])
+
+
+def begin(folder: Path) -> Path:
+    """Return an empty folder to write the next checkpoint in, beside the one that it is to replace."""
+    partial = _beside(folder, "partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def publish(folder: Path) -> None:
+    """Put what was written after `begin` in the place of the checkpoint before it."""
+    old = _beside(folder, "old")
+    if folder.exists():  # otherwise a crash left only the old one, which stays until the new one has its name
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    _beside(folder, "partial").rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def newest(folder: Path) -> Path | None:
+    """Return where the last whole checkpoint lies, if there is one."""
+    return next((place for place in (folder, _beside(folder, "old")) if place.is_dir()), None)
+
+
+def _beside(folder: Path, state: str) -> Path:
+    return folder.with_name(f"{folder.name}.{state}")
 
 
 def _tensors(learner: Learner) -> dict[str, dict[str, torch.Tensor]]:

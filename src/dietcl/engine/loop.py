@@ -20,6 +20,7 @@ from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.stream import TimeStep
 
 LOG_EVERY = 10
+_ADVICE = "lower --lr or --head-lr; the last finished time step is kept"
 
 
 class NotFinite(Exception):
@@ -90,11 +91,12 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
                     losses[name] = losses[name] + value if name in losses else value
         except Overdraft:
             break  # what is paid is spent, but half an update is not applied
+        if ledger.spent == spent:
+            raise RuntimeError(f"phase {phase.name}: an update that runs nothing is free and would never end")
         values = {name: float(value) for name, value in losses.items()}
         if not all(math.isfinite(value) for value in values.values()):
             raise NotFinite(
-                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {update}; "
-                "lower --lr or --head-lr, the last finished time step is kept"
+                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {update}; {_ADVICE}"
             )
         optimizer.step()
         learner.method.after_update(learner.net, phase)
@@ -107,6 +109,11 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
         curve.after_update()
         update += 1
     ready.close()
+    if update and not all(bool(p.isfinite().all()) for p in learner.network.parameters()):
+        # A finite loss can still have a gradient that is not; such weights must not become a checkpoint.
+        raise NotFinite(
+            f"a weight is not finite at time step {step.t}, phase {phase.name}, after update {update - 1}; {_ADVICE}"
+        )
     return update
 
 

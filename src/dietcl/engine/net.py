@@ -23,8 +23,10 @@ class Net:
         self._network = network
         self._ledger = ledger
         self._paid = False
-        for module in (network.encoder, network.decoder, network.head):
-            module.register_forward_pre_hook(self._refuse_unpaid)
+        for module in network.modules():
+            # Whatever has weights of its own is guarded, so that no part of the network runs unpaid either.
+            if any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(self._refuse_unpaid)
 
     @property
     def classes(self) -> int:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.budget.units import Budget
 from dietcl.config import Pretraining
+from dietcl.engine import checkpoint
 from dietcl.engine.journal import Journal
 from dietcl.engine.net import Net
 from dietcl.engine.samples import reconstruction_pictures
@@ -106,28 +106,25 @@ def _optimizer(network: Network, config: Pretraining) -> torch.optim.AdamW:
 
 
 def _save(network: Network, optimizer: torch.optim.AdamW, folder: Path, done: int, journal: int) -> None:
-    partial = folder.with_name("checkpoint.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = checkpoint.begin(folder)
     save_file(network.state_dict(), partial / "network.safetensors")
     state = optimizer.state_dict()["state"]
     tensors = {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
     save_file(tensors, partial / "optimizer.safetensors", {"done": str(done), "journal": str(journal)})
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    checkpoint.publish(folder)
 
 
 def _resume(network: Network, optimizer: torch.optim.AdamW, folder: Path) -> tuple[int, int]:
     """Return how many updates were done and how long the journal was."""
-    if not (folder / "optimizer.safetensors").is_file():
+    if (found := checkpoint.newest(folder)) is None:
         return 0, 0
-    network.load_state_dict(load_file(folder / "network.safetensors"))
+    network.load_state_dict(load_file(found / "network.safetensors"))
     state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in load_file(folder / "optimizer.safetensors").items():
+    for name, value in load_file(found / "optimizer.safetensors").items():
         number, _, field = name.partition(".")
         state.setdefault(int(number), {})[field] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    with safe_open(folder / "optimizer.safetensors", "pt") as file:
+    with safe_open(found / "optimizer.safetensors", "pt") as file:
         notes = file.metadata()
     return int(notes["done"]), int(notes["journal"])
 

@@ -8,7 +8,7 @@ import torch
 
 from dietcl.budget.ledger import Item
 from dietcl.budget.units import Budget
-from dietcl.config import RunConfig
+from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import assemble
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
@@ -48,13 +48,21 @@ def choose_threshold(
     budget = Budget.parse(config.budget)
     if budget.unit != "updates":
         raise UserError(f"--threshold auto with --budget {config.budget}: give the budget in updates, such as 500")
+    folds = [hold_out(stream, fold) for fold in range(FOLDS)]
+    if not all(any(len(test.rows) for test in fold.tests) for fold in folds):
+        raise UserError(
+            f"--threshold auto: the first {TIME_STEPS} time steps reveal too few labels to hold some out; "
+            "give a number of updates, such as 400"
+        )
     scores: dict[int, float] = {}
     spent: list[Item] = []
-    trials = [(round(share * budget.amount), fold) for share in SHARES for fold in range(FOLDS)]
+    # A small budget rounds several shares to one candidate.
+    candidates = sorted({round(share * budget.amount) for share in SHARES})
+    trials = [(candidate, fold) for candidate in candidates for fold in folds]
     for number, (candidate, fold) in enumerate(trials):
         method_config = replace(config.method_config, threshold=float(candidate))
-        trial = replace(config, method_config=method_config, evaluation=replace(config.evaluation, curves=0))
-        learner = assemble(trial, hold_out(stream, fold), index, device, Silent())
+        trial = replace(config, method_config=method_config, evaluation=Evaluation())
+        learner = assemble(trial, fold, index, device, Silent())
         for _ in learn(learner):
             pass
         counts = learner.counts

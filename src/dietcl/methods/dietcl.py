@@ -47,6 +47,10 @@ class DietCL(Method):
                 raise UserError(f"--threshold {self.threshold}: give a number of updates from 0, or auto")
             if self.threshold_share is not None and not 0 <= self.threshold_share <= 1:
                 raise UserError(f"--threshold-share {self.threshold_share}: give a share between 0 and 1")
+            if self.threshold == "auto" and self.threshold_share is not None:
+                raise UserError("--threshold auto: give --threshold-share None as well, or the share decides")
+            if not self.balance_lr > 0:
+                raise UserError(f"--balance-lr {self.balance_lr}: give a factor above 0")
             shares = (self.unlabeled, self.labeled, self.memory)
             if min(shares) < 0 or sum(shares) <= 0:
                 raise UserError("--unlabeled, --labeled, --memory: give shares from 0, at least one of them above it")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dietcl.report.groups import Group
+from dietcl.report.groups import Group, entries_of
 from dietcl.report.runs import Images, Run
 from dietcl.report.series import (
     MEASURES,
@@ -24,6 +24,8 @@ from dietcl.report.series import (
 
 # Okabe and Ito's colours, which readers with any colour vision can tell apart; yellow is too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
+# For purposes and loss terms, so that they are not taken for runs (after Paul Tol's muted scheme).
+NAME_PALETTE = ("#4B3FA6", "#C2576B", "#3AA394", "#C2A938", "#7CC4EA", "#A0479A", "#8A8A2E")
 RIGHT, WRONG, QUIET = "#009E73", "#D0342C", "#6B7280"
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -65,14 +67,14 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [run for group in groups for run in group.runs]
-    labels = [label for group in groups for label in group.run_labels]
+    entries = entries_of(groups)
+    runs = [entry.run for entry in entries]
     figures: list[Figure] = []
 
     def keep(canvas: Any, kind: str, run: int, alt: str) -> None:
         if canvas is None:
             return
-        suffix = f"-{run + 1:02d}-{_slug(labels[run])}" if run >= 0 else ""
+        suffix = f"-{run + 1:02d}-{_slug(entries[run].label)}" if run >= 0 else ""
         path = folder / f"{kind}{suffix}.png"
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -84,7 +86,8 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
             drawn = _accuracy(groups, measure.curve, measure.title)
             keep(drawn, measure.curve, -1, f"Accuracy along the stream, {measure.title.lower()}")
         top, colors = ceiling(runs), name_colors(runs)
-        for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        for i, entry in enumerate(entries):
+            run, label = entry.run, entry.label
             keep(_matrix(run, label, top), "matrix", i, f"Accuracy matrix of {label}")
             keep(_budget(run, label, colors), "budget", i, f"Where the budget of {label} went")
             keep(_losses(run, label, colors), "losses", i, f"Training losses of {label}")
@@ -98,7 +101,7 @@ def name_colors(runs: Sequence[Run]) -> dict[str, int]:
     """Give every purpose and every loss term one place in the palette, the same in all charts."""
     names = dict.fromkeys(name for run in runs if (lines := loss_lines(run)) for name in lines.lines)
     names |= dict.fromkeys(name for run in runs if (spent := spending(run)) for name in spent.by_purpose)
-    return {name: i % len(PALETTE) for i, name in enumerate(names)}
+    return {name: i % len(NAME_PALETTE) for i, name in enumerate(names)}
 
 
 def _slug(label: str) -> str:
@@ -167,7 +170,7 @@ def _budget(run: Run, label: str, colors: dict[str, int]) -> Any:
     figure, axes = _plot(6.4, 3.8, f"{label}: where the budget went")
     base = np.zeros(len(spent.t))
     for name, amounts in spent.by_purpose.items():
-        axes.bar(spent.t, amounts, 0.82, bottom=base, color=PALETTE[colors[name]], label=name)
+        axes.bar(spent.t, amounts, 0.82, bottom=base, color=NAME_PALETTE[colors[name]], label=name)
         base = base + amounts
     axes.bar(
         spent.t, spent.unused, 0.82, bottom=base, color="#F3F4F6", edgecolor="#9AA1AB", hatch="////", label="unused"
@@ -184,10 +187,12 @@ def _losses(run: Run, label: str, colors: dict[str, int]) -> Any:
         return None
     figure, axes = _plot(6.4, 3.6, f"{label}: training loss by term")
     for name, values in losses.lines.items():
-        axes.plot(losses.x, values, color=PALETTE[colors[name]], lw=1.2, label=name)
+        own = ~np.isnan(values)  # a phase without this term is no gap in it
+        marker = "." if own.sum() < 40 else None
+        axes.plot(losses.x[own], values[own], color=NAME_PALETTE[colors[name]], lw=1.2, marker=marker, label=name)
     axes.set(xlabel="Time step", ylabel="Training loss")
     axes.set_ylim(bottom=0)
-    axes.set_xlim(losses.x[0] - 0.5, losses.x[-1])
+    axes.set_xlim(losses.t[0] - 0.5, losses.t[-1] + 0.5)
     axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.18))
     return figure
 
@@ -203,7 +208,7 @@ def _within(run: Run, label: str) -> Any:
     for (name, values), shade in zip(curves.lines.items(), shades, strict=True):
         axes.plot(curves.x, 100 * values, color=shade, lw=1.3, label=name)
     axes.set(xlabel="Time step being learned", ylabel="Accuracy (%)")
-    axes.set_ylim(0, 100)
+    axes.set_ylim(bottom=0)
     axes.legend(title="Test images of time step", ncols=8, loc="upper left", bbox_to_anchor=(0, -0.18), fontsize=8)
     return figure
 

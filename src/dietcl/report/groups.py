@@ -7,8 +7,16 @@ from typing import Any
 
 from dietcl.report.runs import Run
 
-# What says where, when or how fast a run was made, and nothing about what was learned.
-_BESIDE_THE_POINT = {"name", "out", "output", "folder", "resume", "stream_identity", "device", "workers", "threads"}
+_OF_ONE_RUN = {"seed", "hash"}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A run with its label and the place of its group."""
+
+    run: Run
+    label: str
+    place: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,8 +24,11 @@ class Group:
     """Runs of one configuration with different seeds."""
 
     label: str
-    runs: tuple[Run, ...]
-    run_labels: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(entry.run for entry in self.entries)
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
@@ -27,20 +38,28 @@ def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
         members.setdefault(_identity(run), []).append(run)
     sets = list(members.values())
     labels = _labels([group[0] for group in sets])
-    return tuple(
-        Group(label=label, runs=tuple(group), run_labels=_run_labels(label, group))
-        for label, group in zip(labels, sets, strict=True)
-    )
+    groups = []
+    for place, (label, group) in enumerate(zip(labels, sets, strict=True)):
+        named = zip(group, _run_labels(label, group), strict=True)
+        groups.append(Group(label=label, entries=tuple(Entry(run, own, place) for run, own in named)))
+    return tuple(groups)
+
+
+def entries_of(groups: Sequence[Group]) -> list[Entry]:
+    """Return the runs of all groups in the order in which they are shown."""
+    return [entry for group in groups for entry in group.entries]
 
 
 def _identity(run: Run) -> str:
-    return json.dumps([dict(_leaves(run.config)), run.summary.time_steps], sort_keys=True, default=str)
+    # A run that stopped early is no further seed of those that did not: its A(T) is of another T.
+    progress = [run.summary.learned, run.summary.time_steps]
+    return json.dumps([dict(_leaves(run.config)), progress], sort_keys=True, default=str)
 
 
 def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted names and values of everything that makes two configurations differ."""
     for key, part in value.items():
-        if key == "seed" or (not prefix and key in _BESIDE_THE_POINT):
+        if not prefix and key in _OF_ONE_RUN:
             continue
         if isinstance(part, dict):
             yield from _leaves(part, f"{prefix}{key}.")
@@ -50,6 +69,11 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 def _labels(runs: list[Run]) -> list[str]:
     labels = [run.method for run in runs]
+    if len({run.summary.learned for run in runs}) > 1:
+        labels = [
+            label if run.stopped is None else f"{label} to time step {run.summary.learned}"
+            for label, run in zip(labels, runs, strict=True)
+        ]
     if len({run.stream for run in runs}) > 1:
         labels = [f"{label} on {run.stream}" for label, run in zip(labels, runs, strict=True)]
     if len({run.budget for run in runs}) > 1:

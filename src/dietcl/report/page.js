@@ -44,8 +44,12 @@
   };
   const timeTicks = (first, last, width) => {
     const step = Math.max(1, niceStep(last - first + 1, Math.max(2, Math.min(last - first + 1, width / 45))));
-    return [...new Set([first, ...range(step, last, step).map(Math.round).filter((t) => t > first)])];
+    const ticks = range(step, last, step).map(Math.round).filter((t) => t >= first);
+    return ticks.length && ticks[0] - first < step / 2 + 1 ? ticks : [first, ...ticks];
   };
+
+  // Mixed by the style sheet, so that a change between light and dark needs no redrawing.
+  const blend = (over, under, share) => `color-mix(in oklab, var(--${over}) ${(100 * share).toFixed(1)}%, var(--${under}))`;
 
   function showTip(title, rows, x, y) {
     tip.replaceChildren();
@@ -94,7 +98,8 @@
     let path = "", pen = "M";
     y.forEach((v, i) => {
       if (!known(v)) { pen = "M"; return; }
-      path += `${pen}${sx(x[i]).toFixed(1)},${sy(v).toFixed(1)}`;
+      const point = `${sx(x[i]).toFixed(1)},${sy(v).toFixed(1)}`;
+      path += pen === "M" ? `M${point}L${point}` : `L${point}`; // a lone point is a dot
       pen = "L";
     });
     return path;
@@ -139,9 +144,13 @@
     const times = range(1, steps, 1);
     const all = data.groups.flatMap((g) => shown(g).flatMap((i) => data.runs[i].series[measure].filter(known)));
     const wide = host.clientWidth > 640;
+    // Long labels stay in the legend; the end of a line then shows its value alone.
+    const brief = Math.max(...data.groups.map((group) => group.label.length)) > 20;
+    const nameOf = (group) => (brief ? "" : `${group.label} `);
+    const room = 60 + 7.5 * Math.max(...data.groups.map((group) => nameOf(group).length));
     const { step, top } = scaleFor(Math.max(0.05, ...all) * 100 * 1.04, 100);
     const f = frame(host, {
-      height: wide ? 400 : 320, right: wide ? 170 : 14, x: [Math.min(1, steps - 1), steps], first: 1, last: steps, top, step,
+      height: wide ? 400 : 320, right: wide ? room : 14, x: [Math.min(1, steps - 1), steps], first: 1, last: steps, top, step,
       tick: (v) => v.toFixed(step < 1 ? 1 : 0), xTitle: "Time steps learned", yTitle: "Accuracy (%)",
       label: `Accuracy along the stream, ${title}; arrow keys read the values`,
     });
@@ -164,7 +173,7 @@
       const last = centre.findLastIndex(known);
       if (last >= 0) {
         svg("circle", { class: `dot k${group.color}`, r: 4, cx: f.sx(times[last]), cy: f.sy(100 * centre[last]) }, f.root);
-        ends.push({ x: f.sx(times[last]), y: f.sy(100 * centre[last]), text: `${group.label} ${(100 * centre[last]).toFixed(1)}` });
+        ends.push({ x: f.sx(times[last]), y: f.sy(100 * centre[last]), text: nameOf(group) + (100 * centre[last]).toFixed(1) });
       }
     }
     if (wide) endLabels(f, ends.filter((end) => end.x > f.box.right - 2));
@@ -187,18 +196,15 @@
     ends.sort((a, b) => a.y - b.y);
     ends.forEach((end, i) => { end.at = Math.max(end.y, i ? ends[i - 1].at + 16 : 0); });
     const below = ends.length ? Math.max(0, ends.at(-1).at - f.box.bottom) : 0;
-    for (const end of ends) {
-      const text = end.text.length > 24 ? `…${end.text.slice(-23)}` : end.text;
-      svg("text", { class: "end", x: end.x + 10, y: end.at + 4 - below }, f.root, text);
-    }
+    for (const end of ends) svg("text", { class: "end", x: end.x + 10, y: end.at + 4 - below }, f.root, end.text);
   }
 
   function matrix(host, run) {
     const n = run.steps, left = 46, top = 26;
-    const size = Math.max(2, Math.min(Math.floor((host.clientWidth - left - 8) / n), Math.floor(460 / n), 44));
+    const size = Math.max(2, Math.min(Math.floor((host.clientWidth - left - 8) / n), Math.floor(560 / n), 44));
     const gap = size > 8 ? 1 : 0;
     const width = left + n * size + 8, height = top + n * size + 40;
-    const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+    const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "square" });
     root.setAttribute("aria-label", `Accuracy matrix of ${run.label}`);
     host.replaceChildren(root);
     svg("text", { class: "title", x: 0, y: 12 }, root, "After learning time step");
@@ -211,8 +217,8 @@
       if (!known(v)) return;
       const share = Math.min(1, v / data.ceiling);
       const box = { class: "cell", x: left + k * size, y: top + t * size, width: size - gap, height: size - gap, rx: size > 14 ? 2 : 0 };
-      svg("rect", box, root).style.fill = `color-mix(in oklab, var(--heat-hi) ${(100 * share).toFixed(1)}%, var(--heat-lo))`;
-      if (size < 30) return;
+      svg("rect", box, root).style.fill = share < 0.5 ? blend("heat-mid", "heat-lo", 2 * share) : blend("heat-hi", "heat-mid", 2 * share - 1);
+      if (size < 26) return;
       const value = svg("text", { class: "cell-value", x: left + (k + 0.5) * size, y: top + (t + 0.5) * size + 4, "text-anchor": "middle" }, root, (100 * v).toFixed(0));
       value.style.fill = share > 0.5 ? "var(--card)" : "var(--ink)";
     }));
@@ -251,44 +257,51 @@
         svg("rect", { ...attributes, x: f.sx(t) - bar / 2, width: bar, y: f.sy(base + value), height: Math.max(0, f.sy(base) - f.sy(base + value)) }, f.root);
         base += value;
       };
-      for (const name of names) block(b.amounts[name][i], { class: `bar k${data.names[name]}` });
+      for (const name of names) block(b.amounts[name][i], { class: `bar n${data.names[name]}` });
       block(b.unused[i], { class: "spare", fill: `url(#spare-${run.index})` });
     });
     follow(f, b.t, (i, x, y) => {
       const share = (v) => `${amount(v)} (${((100 * v) / (b.budget[i] || 1)).toFixed(0)} %)`;
-      const rows = names.map((name) => ({ color: `k${data.names[name]}`, name, value: share(b.amounts[name][i]) }));
+      const rows = names.map((name) => ({ color: `n${data.names[name]}`, name, value: share(b.amounts[name][i]) }));
       rows.push({ color: "unused", name: "unused", value: share(b.unused[i]) }, { name: "budget", value: `${amount(b.budget[i])} ${b.unit}` });
       showTip(`Time step ${b.t[i]}`, rows, x, y);
     });
   }
 
-  const span = (xs) => ({ first: Math.ceil(xs[0] - 0.5), last: Math.max(1, Math.round(xs.at(-1) - 0.5)) });
-
   function losses(host, run) {
-    const { x, lines } = run.losses, names = Object.keys(lines), { first, last } = span(x);
+    const { t, x, lines } = run.losses, names = Object.keys(lines), first = t[0], last = t.at(-1);
     const { step, top } = scaleFor(Math.max(...names.flatMap((name) => lines[name].filter(known))));
     const f = frame(host, {
       height: 250, x: [first - 0.5, last + 0.5], first, last, top, step, tick: amount,
       xTitle: "Time step", yTitle: "Training loss", label: `Training loss of ${run.label} by term; arrow keys read the values`,
     });
-    for (const name of names) svg("path", { class: `line fine k${data.names[name]}`, d: pathOf(x, lines[name], f.sx, f.sy) }, f.root);
+    for (const name of names) {
+      // A phase without this term is no gap in it.
+      const own = x.map((_, i) => i).filter((i) => known(lines[name][i]));
+      const d = pathOf(own.map((i) => x[i]), own.map((i) => lines[name][i]), f.sx, f.sy);
+      svg("path", { class: `line fine n${data.names[name]}`, d }, f.root);
+    }
     follow(f, x, (i, px, py, dots) => {
       const rows = names.filter((name) => known(lines[name][i])).map((name) => {
-        svg("circle", { class: `dot k${data.names[name]}`, r: 4, cx: f.sx(x[i]), cy: f.sy(lines[name][i]) }, dots);
-        return { color: `k${data.names[name]}`, name, value: lines[name][i].toPrecision(3) };
+        svg("circle", { class: `dot n${data.names[name]}`, r: 4, cx: f.sx(x[i]), cy: f.sy(lines[name][i]) }, dots);
+        return { color: `n${data.names[name]}`, name, value: lines[name][i].toPrecision(3) };
       });
-      showTip(`During time step ${Math.min(last, Math.floor(x[i] + 0.5))}`, rows, px, py);
+      showTip(`During time step ${t[i]}`, rows, px, py);
     });
   }
 
   function within(host, run) {
-    const { x, lines } = run.within, origins = Object.keys(lines).map(Number).sort((a, b) => a - b), { first, last } = span(x);
-    const ramp = (k) => `color-mix(in oklab, var(--ramp-hi) ${(100 * (k - origins[0])) / Math.max(1, origins.at(-1) - origins[0])}%, var(--ramp-lo))`;
+    const { t, x, lines } = run.within, first = t[0], last = t.at(-1);
+    const origins = Object.keys(lines).map(Number).sort((a, b) => a - b);
+    const ramp = (k) => blend("ramp-hi", "ramp-lo", (k - origins[0]) / Math.max(1, origins.at(-1) - origins[0]));
+    const { step, top } = scaleFor(Math.max(0.05, ...origins.flatMap((k) => lines[k].filter(known))) * 100, 100);
     const f = frame(host, {
-      height: 290, x: [first - 0.5, last + 0.5], first, last, top: 100, step: 20, tick: (v) => v,
+      height: 290, x: [first - 0.5, last + 0.5], first, last, top, step, tick: amount,
       xTitle: "Time step being learned", yTitle: "Accuracy (%)", label: `Accuracy of ${run.label} within time steps; arrow keys read the values`,
     });
-    for (let t = first; t <= last + 1; t++) svg("line", { class: "grid-line", x1: f.sx(t - 0.5), x2: f.sx(t - 0.5), y1: f.box.top, y2: f.box.bottom }, f.root);
+    for (const edge of range(first - 0.5, last + 0.5, 1)) {
+      svg("line", { class: "grid-line", x1: f.sx(edge), x2: f.sx(edge), y1: f.box.top, y2: f.box.bottom }, f.root);
+    }
     for (const k of origins) {
       const values = lines[k].map((v) => (known(v) ? 100 * v : null));
       svg("path", { class: "line fine", d: pathOf(x, values, f.sx, f.sy) }, f.root).style.stroke = ramp(k);
@@ -303,7 +316,7 @@
       if (older.length) rows.push({ name: "older, mean", value: percent(mean(older.map((k) => lines[k][i]))) });
       const dot = svg("circle", { class: "dot", r: 4.5, cx: f.sx(x[i]), cy: f.sy(100 * lines[nearest][i]) }, dots);
       dot.style.fill = ramp(nearest);
-      showTip(`During time step ${Math.min(last, Math.floor(x[i] + 0.5))}`, rows, px, py);
+      showTip(`During time step ${t[i]}`, rows, px, py);
     });
   }
 

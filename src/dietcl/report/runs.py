@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.budget.units import Budget
 from dietcl.errors import UserError
 from dietcl.metrics import Summary, summarize
 
@@ -19,7 +20,7 @@ Images = npt.NDArray[np.uint8]  # [n, H, W, 3]
 
 _NEEDED = {
     "step_begin": ("t",),
-    "update": ("t", "update", "loss"),
+    "update": ("t", "loss", "spent"),
     "curve": ("t", "update", "accuracy"),
     "step_end": ("t",),
     "stopped": ("reason",),
@@ -90,23 +91,27 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.resolve().name
 
     @property
     def method(self) -> str:
-        return named(self.config.get("method"))
+        return str(self.config.get("method", "?"))
 
     @property
     def stream(self) -> str:
-        return named(self.config.get("stream"))
+        """The name of a built-in stream, or of a manifest's file."""
+        stream = str(self.config.get("stream", "?"))
+        return Path(stream).stem if stream.endswith(".parquet") else stream
 
     @property
     def budget(self) -> str:
         """The budget of one time step with its unit."""
-        budget = self.config.get("budget")
-        if isinstance(budget, dict) and {"amount", "unit"} <= budget.keys():
-            return f"{budget['amount']:g} {budget['unit']}"
-        return f"{budget} updates" if str(budget).replace(".", "", 1).isdigit() else str(budget)
+        text = str(self.config.get("budget", "?"))
+        try:
+            budget = Budget.parse(text)
+        except UserError:
+            return text
+        return f"{budget} updates" if budget.unit == "updates" else str(budget)
 
     @property
     def seed(self) -> int | None:
@@ -154,13 +159,6 @@ def read_run(path: Path) -> Run:
         receipts=_read_receipts(path / "receipts.json"),
         samples=_read_samples(path / "samples.npz"),
     )
-
-
-def named(part: object) -> str:
-    """Return the name of a part of the configuration, which is a name or an object that has one."""
-    if isinstance(part, dict):
-        return str(part.get("name", "?"))
-    return "?" if part is None else str(part)
 
 
 def _broken(path: Path, what: str) -> UserError:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dietcl.report.runs import Item, Run
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _LOSS_POINTS = 400
 _SAMPLES = 40
@@ -18,8 +19,9 @@ _TRIPLES = 8
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Named lines over x; x runs from t - 1/2 to t + 1/2 while time step t is learned."""
+    """Named lines over x, which runs from t - 1/2 to t + 1/2 while time step t is learned."""
 
+    t: Ints
     x: Floats
     lines: dict[str, Floats]
 
@@ -58,15 +60,17 @@ def loss_lines(run: Run) -> Lines | None:
     events = run.of("update")
     if not events:
         return None
-    steps = [int(event["t"]) for event in events]
-    x = _positions(steps, [float(event["update"]) for event in events])
+    t = np.array([int(event["t"]) for event in events])
+    whole = {step.t: sum(item.passes for item in step.items) for step in run.receipts.steps} if run.receipts else {}
+    x = _positions(t, np.array([float(event["spent"]) for event in events]), whole)
     terms = list(dict.fromkeys(name for event in events for name in event["loss"]))
     table = np.array([[_float(event["loss"].get(name)) for name in terms] for event in events])
     # Stretches never span two time steps, or the jumps between them would blur.
-    per_step = max(1, _LOSS_POINTS // len(set(steps)))
-    within = np.minimum((x - np.array(steps) + 0.5) * per_step, per_step - 1).astype(np.int64)
-    _, stretch = np.unique(np.array(steps) * per_step + within, return_inverse=True)
+    per_step = max(1, _LOSS_POINTS // len(np.unique(t)))
+    within = np.minimum((x - t + 0.5) * per_step, per_step - 1).astype(np.int64)
+    _, first, stretch = np.unique(t * per_step + within, return_index=True, return_inverse=True)
     return Lines(
+        t=t[first],
         x=_stretch_means(x, stretch),
         lines={name: _stretch_means(table[:, i], stretch) for i, name in enumerate(terms)},
     )
@@ -77,11 +81,15 @@ def origin_lines(run: Run) -> Lines | None:
     events = run.of("curve")
     if not events:
         return None
-    x = _positions([int(event["t"]) for event in events], [float(event["update"]) for event in events])
+    t = np.array([int(event["t"]) for event in events])
+    x = _positions(t, np.array([float(event["update"]) for event in events]), {})
     table = np.full((len(events), max(len(event["accuracy"]) for event in events)), np.nan)
     for row, event in zip(table, events, strict=True):
         row[: len(event["accuracy"])] = [_float(value) for value in event["accuracy"]]
-    return Lines(x=x, lines={str(k + 1): table[:, k] for k in range(table.shape[1]) if not np.isnan(table[:, k]).all()})
+    # Where a time step has no test images, the events hold zeros for want of a value.
+    tested = np.flatnonzero((run.summary.accuracy >= 0).any(axis=0, keepdims=True))
+    lines = {str(k + 1): table[:, k] for k in tested.tolist() if k < table.shape[1]}
+    return Lines(t=t, x=x, lines=lines) if lines else None
 
 
 def spending(run: Run) -> Spending | None:
@@ -94,7 +102,12 @@ def spending(run: Run) -> Spending | None:
     return Spending(
         t=tuple(step.t for step in steps),
         unit=run.receipts.unit,
-        by_purpose={name: np.array([amount.get(name, 0.0) for amount in amounts]) for name in purposes},
+        # Some work is counted but free, such as evaluation.
+        by_purpose={
+            name: np.array([amount.get(name, 0.0) for amount in amounts])
+            for name in purposes
+            if any(amount.get(name) for amount in amounts)
+        },
         unused=np.array([step.unused for step in steps]),
         budget=np.array([step.budget for step in steps]),
     )
@@ -122,24 +135,20 @@ def ceiling(runs: Sequence[Run]) -> float:
 def _amounts(items: Sequence[Item], unit: str, spent: float) -> dict[str, float]:
     amounts: dict[str, float] = {}
     for item in items:
-        amounts[item.purpose] = amounts.get(item.purpose, 0.0) + (item.flops if unit == "flops" else item.passes)
-    if unit in ("passes", "flops"):
+        amounts[item.purpose] = amounts.get(item.purpose, 0.0) + item.passes
+    if unit == "passes":
         return amounts
     # Seconds are not itemized; passes say how they divide.
     total = sum(amounts.values())
     return {name: spent * amount / total for name, amount in amounts.items()} if total else {}
 
 
-def _positions(steps: list[int], updates: list[float]) -> Floats:
-    """Place each event within its time step by its update, or by its rank where a phase began to count anew."""
-    x = np.empty(len(steps))
-    t, update = np.array(steps), np.array(updates)
-    for step in np.unique(t):
+def _positions(t: Ints, progress: Floats, whole: dict[int, float]) -> Floats:
+    """Place each event within its time step by its share of the whole, or of the last event if that is unknown."""
+    x = np.empty(len(t))
+    for step in np.unique(t).tolist():
         own = t == step
-        place = update[own]
-        if (np.diff(place) < 0).any():
-            place = np.arange(1.0, len(place) + 1)
-        x[own] = step - 0.5 + place / max(float(place[-1]), 1.0)
+        x[own] = step - 0.5 + progress[own] / max(float(progress[own].max()), whole.get(step, 0.0), 1.0)
     return x
 
 

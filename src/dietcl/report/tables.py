@@ -83,7 +83,7 @@ COLUMNS = (
     ),
     Column(
         "seconds",
-        "Seconds",
+        "Time (s)",
         "wall-clock time of all time steps",
         lambda run: run.seconds or math.nan,
         percent=False,
@@ -93,12 +93,12 @@ _PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one JSON-ready row per configuration; `*_spread` is the standard deviation over seeds, else the run's s.e."""
+    """Return one JSON-ready row per configuration; `*_spread` is over seeds, or the standard error of a single run."""
     return [_row(group) for group in group_runs(runs)]
 
 
 def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return differences between configurations that share stream, budget and two or more seeds, with 95 % intervals."""
+    """Return differences with 95 % intervals between configurations that share stream, budget and several seeds."""
     columns = [column for column in COLUMNS if column.key in _PAIRED]
     rows = []
     for one, other in combinations(group_runs(runs), 2):
@@ -121,38 +121,46 @@ def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def comparison_table(runs: Sequence[Run]) -> "Table":
     """Return the comparison as a table for the terminal; accuracies in percent."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     rows = comparison_rows(runs)
-    shared = " · ".join(dict.fromkeys(f"{row['stream']}, {row['budget']} per time step" for row in rows))
-    seeds = any(len(row["runs"]) > 1 for row in rows)
+    sizes = {len(row["runs"]) for row in rows}
+    spread = "standard error" if sizes == {1} else "standard deviation over seeds"
     table = Table(
-        title=Text(shared),
-        caption=f"accuracy in percent ± {'standard deviation over seeds' if seeds else 'standard error'}",
+        title=Text(" · ".join(dict.fromkeys(f"{row['stream']}, {row['budget']} per time step" for row in rows))),
+        caption=f"accuracy in percent ± {spread}" + (f" ({min(sizes)})" if sizes != {1} and len(sizes) == 1 else ""),
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("Method", no_wrap=True)
-    if seeds:
+    table.add_column("Method", min_width=10)
+    if len(sizes) > 1:
         table.add_column("Seeds", justify="right")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right", no_wrap=True)
+    # The usual comparison shall fit 80 characters; the rows and the page hold the rest.
+    columns = [column for column in COLUMNS if column.key != "average_pooled"]
+    for column in columns:
+        table.add_column(column.title.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in rows:
-        name = row["label"] + ("" if row["complete"] else f" ({row['learned']} of {row['time_steps']} time steps)")
-        cells = [Text(name), *([str(len(row["runs"]))] if seeds else [])]
-        table.add_row(*cells, *(cell(row, column) for column in COLUMNS))
+        number = [str(len(row["runs"]))] if len(sizes) > 1 else []
+        cells = (cell(row, column, tight=True) for column in columns)
+        table.add_row(Text(row["label"]), *number, *cells)
     return table
 
 
-def cell(row: dict[str, Any], column: Column) -> str:
-    """Write one value with its spread; accuracies in percent."""
+def cell(row: dict[str, Any], column: Column, tight: bool = False) -> str:
+    """Write one value, in percent if it is an accuracy, with its spread; tight: only where it matters most."""
     value, spread = row[column.key], row[f"{column.key}_spread"]
     if value is None:
         return "–"
     if not column.percent:
         return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-    return f"{100 * value:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+    if spread is None or (tight and column.key not in _PAIRED):
+        return f"{100 * value:.1f}"
+    return f"{100 * value:.1f}{'±' if tight else ' ± '}{100 * spread:.1f}"
 
 
 def _row(group: Group) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def _row(group: Group) -> dict[str, Any]:
         "runs": [str(run.path) for run in group.runs],
         "seeds": [run.seed for run in group.runs],
         "time_steps": first.summary.time_steps,
-        "learned": min(run.summary.learned for run in group.runs),
+        "learned": first.summary.learned,
         "complete": all(run.stopped is None for run in group.runs),
         "spread": "standard deviation over seeds" if several else "standard error",
     }

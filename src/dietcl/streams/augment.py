@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from dietcl.keys import torch_generator
+from dietcl.keys import numpy_generator, torch_generator
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.sampler import Draw
@@ -25,37 +25,38 @@ def denormalize(images: torch.Tensor) -> torch.Tensor:
 def crop_and_flip(images: torch.Tensor, config: Augmentation, key: Key) -> torch.Tensor:
     """Return normalized random resized crops, mirrored at random."""
     images = normalize(images)
-    if config.crop >= 1 and not config.flip:
-        return images
     generator = torch_generator(images.device, *key, "crop")
     random = torch.rand((5, len(images)), generator=generator, device=images.device)
-    area = config.crop + (1 - config.crop) * random[0]
-    aspect = (3 / 4) ** (1 - 2 * random[1]) if config.crop < 1 else torch.ones_like(area)
-    width = (area * aspect).sqrt().clamp(max=1)
-    height = (area / aspect).sqrt().clamp(max=1)
-    mirror = torch.where((random[4] < 0.5) & config.flip, -1.0, 1.0)
-    theta = torch.zeros((len(images), 2, 3), device=images.device)
-    theta[:, 0, 0], theta[:, 1, 1] = width * mirror, height
-    theta[:, 0, 2] = (1 - width) * (2 * random[2] - 1)
-    theta[:, 1, 2] = (1 - height) * (2 * random[3] - 1)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    if config.crop < 1:
+        area = config.crop + (1 - config.crop) * random[0]
+        # From 3:4 to 4:3, as far as a crop of this area fits into the image.
+        aspect = torch.clamp((3 / 4) ** (1 - 2 * random[1]), area, 1 / area)
+        width, height = (area * aspect).sqrt(), (area / aspect).sqrt()
+        theta = torch.zeros((len(images), 2, 3), device=images.device)
+        theta[:, 0, 0], theta[:, 1, 1] = width, height
+        theta[:, 0, 2] = (1 - width) * (2 * random[2] - 1)
+        theta[:, 1, 2] = (1 - height) * (2 * random[3] - 1)
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+        images = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    if config.flip:
+        images = torch.where((random[4] < 0.5)[:, None, None, None], images.flip(-1), images)
+    return images
 
 
 def mix(part: Part, config: Augmentation, key: Key) -> Part:
     """Mix every image of a labeled part with its partner from the same part, by mixup or cutmix."""
     assert part.labels is not None
-    generator = torch_generator("cpu", *key, "mix")
-    cut = config.cutmix > 0 and (config.mixup <= 0 or torch.rand((), generator=generator) < 0.5)
+    generator = numpy_generator(*key, "mix")
+    cut = config.cutmix > 0 and (config.mixup <= 0 or generator.random() < 0.5)
     parameter = config.cutmix if cut else config.mixup
     images, weight = part.images, 1.0
     if parameter > 0:
-        weight = _beta(parameter, generator)
+        weight = generator.beta(parameter, parameter)
         partners = images.flip(0)
         if cut:
             height, width = images.shape[-2:]
             side = (1 - weight) ** 0.5
-            y, x = (int(torch.randint(n, (), generator=generator)) for n in (height, width))
+            y, x = int(generator.integers(height)), int(generator.integers(width))
             half_h, half_w = int(height * side / 2), int(width * side / 2)
             top, bottom = max(0, y - half_h), min(height, y + half_h)
             left, right = max(0, x - half_w), min(width, x + half_w)
@@ -87,9 +88,3 @@ def make_batch(
             labels = torch.from_numpy(draw.labels).to(cropped.device)
             parts[draw.pool] = mix(Part(draw.pool, cropped, labels), config, (*key, draw.pool))
     return Batch(**parts, classes=classes, key=key)  # type: ignore[arg-type]
-
-
-def _beta(parameter: float, generator: torch.Generator) -> float:
-    """Draw from Beta(parameter, parameter) as a ratio of two gamma draws."""
-    gammas = torch._standard_gamma(torch.full((2,), parameter), generator=generator)
-    return float(gammas[0] / gammas.sum().clamp(min=1e-12))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dietcl.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
@@ -17,3 +19,12 @@ class Augmentation:
     """Beta parameter of cutmix (0: off); with both on, each micro-batch takes one of them."""
     smoothing: float = 0.1
     """Label smoothing."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= 1:
+            raise UserError(f"--crop {self.crop}: give a share above 0 and up to 1 (1: no crops)")
+        for option in ("mixup", "cutmix"):
+            if not getattr(self, option) >= 0:
+                raise UserError(f"--{option} {getattr(self, option)}: give a number from 0 (0: off)")
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"--smoothing {self.smoothing}: give a share from 0 and below 1")

@@ -75,36 +75,42 @@ def _deal_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
         step_of_class[classes] = step
     dealt = step_of_class[index.label]
     unknown = (index.label < 0) & (index.split == TRAIN)
-    return _deal_at_random(dealt, unknown, recipe, seed)
+    return _deal_at_random(dealt, unknown, recipe, numpy_generator(seed, "label-unknown"))
 
 
 def _deal_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
     known = ~np.isnan(index.time)
-    times = np.sort(index.time[known & (index.split == TRAIN)])
+    times = index.time[known & (index.split == TRAIN)]
     if not len(times):
         raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
+    # Both cuts go by value, so that all images of one moment, test images too, share a time step.
     if recipe.cut == "count":
-        edges = times[(np.arange(1, recipe.time_steps) * len(times)) // recipe.time_steps]
+        moments, count = np.unique(times, return_counts=True)
+        # A moment belongs where its first image falls: images of equal time never leave the first time step empty.
+        step_of_moment = (np.cumsum(count) - count) * recipe.time_steps // len(times)
+        latest = np.searchsorted(moments, index.time, side="right") - 1
+        step = step_of_moment[np.maximum(latest, 0)].astype(np.int32)
     else:
-        edges = np.linspace(times[0], times[-1], recipe.time_steps + 1)[1:-1]
-    # Cutting by value keeps equal times together, so that train and test images of one moment share a time step.
-    step = np.searchsorted(edges, index.time, side="right").astype(np.int32)
+        edges = np.linspace(times.min(), times.max(), recipe.time_steps + 1)[1:-1]
+        # All at one moment leaves nothing to cut: then every image arrives at once, at the first time step.
+        step = np.searchsorted(edges[edges > times.min()], index.time, side="right").astype(np.int32)
     step[~known] = NOWHERE
-    return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, seed)
+    return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
 
 
 def _deal_at_any_time(index: Index, recipe: Recipe, seed: int) -> Steps:
-    everything = np.ones(len(index), np.bool_)
-    return _deal_at_random(np.full(len(index), NOWHERE, np.int32), everything, recipe, seed)
+    step = np.full(len(index), NOWHERE, np.int32)
+    for split in (TRAIN, TEST):  # each by itself, so that each is cut into equal counts
+        step = _deal_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
+    return step
 
 
 _DEALERS = {"class": _deal_by_class, "time": _deal_by_time, "data": _deal_at_any_time}
 
 
-def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, seed: int) -> Steps:
-    chosen = np.flatnonzero(rows)
-    order = numpy_generator(seed, "at-random").permutation(len(chosen))
-    step[chosen[order]] = np.arange(len(chosen)) % recipe.time_steps
+def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, generator: np.random.Generator) -> Steps:
+    chosen = generator.permutation(np.flatnonzero(rows))
+    step[chosen] = np.arange(len(chosen)) % recipe.time_steps
     return step
 
 
@@ -112,7 +118,8 @@ def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.
     rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE))
     group = step[rows].astype(np.int64) * len(index.classes) + index.label[rows]
     _, group, size = np.unique(group, return_inverse=True, return_counts=True)
-    quota = np.floor(size * recipe.label_rate + 0.5).astype(np.int64)
+    # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
+    quota = np.floor(np.round(size * recipe.label_rate, 6) + 0.5).astype(np.int64)
     if recipe.at_least_one:
         quota = np.maximum(quota, 1)
     rank = _rank_in_group(group, numpy_generator(seed, "reveal"))

@@ -25,17 +25,21 @@ class Mix:
     capacity: int | None = None  # a reservoir of this many labels; None keeps all
 
     def counts(self, size: int, pools: Mapping[PoolName, "Pool"]) -> dict[PoolName, int]:
-        """Deal a micro-batch over the pools that hold images; an empty pool's share goes to its nearest kin."""
+        """Deal a micro-batch over the pools that hold images; nothing is drawn if no pool with a share holds any.
+
+        Labels stand in for labels: an empty pool's share goes to the other pool of labels, if that has a share of its
+        own (without one it is switched off). A share that finds no taker is spread in proportion to the others.
+        """
         share: dict[PoolName, float] = {
             "unlabeled": self.unlabeled,
             "labeled": self.labeled,
             "memory": self.memory,
         }
         empty = [name for name in share if not len(pools[name].rows)]
-        # Labels stand in for labels first; only then does the rest of the micro-batch grow.
-        for name, kin in (("labeled", "memory"), ("memory", "labeled")):
-            if name in empty and kin not in empty:
-                share[kin] += share[name]  # type: ignore[index]
+        kin: tuple[tuple[PoolName, PoolName], ...] = (("labeled", "memory"), ("memory", "labeled"))
+        for name, other in kin:
+            if name in empty and other not in empty and share[other] > 0:
+                share[other] += share[name]
         share = {name: part for name, part in share.items() if part > 0 and name not in empty}
         total = sum(share.values())
         exact = {name: size * part / total for name, part in share.items()}
@@ -101,7 +105,9 @@ def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
     origin = np.repeat(np.arange(len(steps)), [len(step.labeled) for step in steps])
     if mix.capacity is not None and mix.capacity < len(rows):
         # The labels with the smallest lots: uniform over all so far, and what was dropped once stays out.
-        lots = numpy_generator(stream.seed, "reservoir").permutation(len(stream.index_row))[rows]
+        lots = np.concatenate(
+            [numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled)) for step in steps]
+        )
         kept = np.sort(np.argsort(lots)[: mix.capacity])
         rows, labels, origin = rows[kept], labels[kept], origin[kept]
     if not mix.by_time_step:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams.manifest import Index
@@ -58,24 +58,32 @@ class Storage:
         return images.expand(-1, 3, -1, -1)
 
     def _decode(self, path: Path) -> torch.Tensor:
-        """Decode one file: the shorter side to the image size, then the square in the middle."""
+        """Decode one file: the square in the middle, at the image size."""
         try:
             with Image.open(path) as image:
                 image.draft("RGB", (self.image_size, self.image_size))
-                picture = image.convert("RGB")
-        except (OSError, UnidentifiedImageError, ValueError) as error:
+                picture = _to_rgb(image)
+        except Exception as error:  # a broken file makes decoders raise anything, SyntaxError included
             raise UserError(f"{path}: not a readable image ({error}); replace it or drop its row") from None
-        scale = self.image_size / min(picture.size)
-        width, height = (max(self.image_size, round(side * scale)) for side in picture.size)
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-        left, top = (width - self.image_size) // 2, (height - self.image_size) // 2
-        square = picture.crop((left, top, left + self.image_size, top + self.image_size))
+        side, size = min(picture.size), (self.image_size, self.image_size)
+        left, top = ((length - side) // 2 for length in picture.size)
+        square = picture.crop((left, top, left + side, top + side))
+        square = square.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
         return torch.from_numpy(np.asarray(square).transpose(2, 0, 1).copy())
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # Pillow would clip 16 bits at 255, which leaves a white image.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # the way that Pillow asks for, by a warning
+    return image.convert("RGB")
 
 
 def _open_pack(path: Path) -> Pixels:
     try:
-        pack: Pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+        pack: Pixels = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a readable .npy pack ({error}); prepare the data again") from None
     square = pack.ndim in (3, 4) and pack.shape[1] == pack.shape[2]

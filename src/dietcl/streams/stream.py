@@ -77,24 +77,26 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> 
     number_of_row = numpy_generator(seed, "opaque-rows").permutation(len(index))
     index_row = np.empty(len(index), np.int64)
     index_row[number_of_row] = np.arange(len(index))
-    numbering: dict[int, int] = {}
+    classes: list[int] = []  # codes in the order of their first reveal
+    number_of_code = np.full(len(index.classes) + 1, -1, np.int64)  # the last entry answers for label -1
     steps = []
     of_step = _rows_by_step(index, dealt, TRAIN, recipe.time_steps)
     for t, rows in enumerate(of_step, start=1):
         is_labeled = dealt.labeled[rows]
         labeled, unlabeled = rows[is_labeled], rows[~is_labeled]
         codes = index.label[labeled]
-        new = [int(code) for code in np.unique(codes) if int(code) not in numbering]
-        numbering |= {code: len(numbering) + i for i, code in enumerate(new)}
+        new = [int(code) for code in np.unique(codes) if number_of_code[code] < 0]
+        number_of_code[new] = len(classes) + np.arange(len(new))
+        classes += new
         # Sorted by opaque number: the order is as random as the numbers themselves.
         order = np.argsort(number_of_row[labeled])
         steps.append(
             TimeStep(
                 t=t,
                 labeled=number_of_row[labeled][order],
-                labels=np.array([numbering[int(code)] for code in codes[order]], np.int64),
+                labels=number_of_code[codes[order]],
                 unlabeled=np.sort(number_of_row[unlabeled]),
-                seen_classes=len(numbering),
+                seen_classes=len(classes),
                 new_classes=tuple(index.classes[code] for code in new),
             )
         )
@@ -103,22 +105,18 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> 
         identity=_identity(index, recipe, seed),
         seed=seed,
         steps=tuple(steps),
-        tests=tuple(_tests(index, dealt, recipe, numbering, number_of_row)),
-        classes=tuple(index.classes[code] for code in numbering),
+        tests=tuple(_tests(index, dealt, recipe, number_of_code, number_of_row)),
+        classes=tuple(index.classes[code] for code in classes),
         index_row=index_row,
     )
 
 
-def _tests(
-    index: Index, dealt: Dealt, recipe: Recipe, numbering: dict[int, int], number_of_row: Rows
-) -> list[TestStep]:
-    table = np.full(len(index.classes) + 1, -1, np.int64)  # the last entry answers for label -1
-    table[list(numbering)] = list(numbering.values())
+def _tests(index: Index, dealt: Dealt, recipe: Recipe, number_of_code: Labels, number_of_row: Rows) -> list[TestStep]:
     tests = []
     for t, rows in enumerate(_rows_by_step(index, dealt, TEST, recipe.time_steps), start=1):
         rows = rows[index.label[rows] >= 0]
         order = np.argsort(number_of_row[rows])
-        tests.append(TestStep(t, number_of_row[rows][order], table[index.label[rows]][order]))
+        tests.append(TestStep(t, number_of_row[rows][order], number_of_code[index.label[rows]][order]))
     return tests
 
 

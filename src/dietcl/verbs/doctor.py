@@ -82,8 +82,6 @@ def examine() -> Iterator[Finding]:
 
 
 def _python() -> str:
-    if sys.version_info < (3, 11):
-        raise UserError(f"Python {sys.version.split()[0]} is too old; use 3.11 or newer")
     return sys.version.split()[0]
 
 

@@ -10,6 +10,7 @@ import tyro
 
 from dietcl.errors import UserError
 from dietcl.streams.sources import SOURCES
+from dietcl.streams.sources.strips import Strips
 
 Options = TypeVar("Options")
 
@@ -41,6 +42,8 @@ def open_source(stream: str) -> Any:
     """Return the default options of a built-in stream; None if the stream is a manifest."""
     if Path(stream).suffix == ".parquet":
         return None
+    if Path(stream).suffix == ".zip":
+        return Strips(path=Path(stream))
     if stream not in SOURCES:
         raise UserError(
             f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"

@@ -8,6 +8,7 @@ import tyro
 
 from dietcl.config import Pretraining, preset
 from dietcl.models.presets import ModelConfig
+from dietcl.streams.sources import default_cache
 from dietcl.verbs.options import gather, open_source, parse, pick
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.
@@ -48,9 +49,44 @@ def main(arguments: list[str]) -> int:
     if source is not None:
         fields.append(("source", type(source), source))
     options: Any = parse(gather(*fields), rest, "dietcl pretrain", DESCRIPTION)
-    manifest = Path(choices.stream) if source is None else options.source.prepare()
+    manifest = Path(choices.stream) if source is None else options.source.prepare(default_cache())
     command = " ".join(["dietcl", "pretrain", *arguments])
-    from dietcl.verbs.runs import carry_out_pretraining
-
-    carry_out_pretraining(options.model, options.pretraining, manifest, options.where, command)
+    _carry_out(options.model, options.pretraining, manifest, options.where, command)
     return 0
+
+
+def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: Where, command: str) -> None:
+    """Pre-train with a progress bar, then store the weights and draw the pictures."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from dietcl.engine.device import pick_device, set_threads
+    from dietcl.engine.pretrain import pretrain
+    from dietcl.models.checkpoints import save_weights
+    from dietcl.report.pretraining import draw_pretraining
+    from dietcl.streams.manifest import open_manifest
+
+    set_threads(where.threads)
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("pre-training"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("", total=1.0, loss=1.0)
+
+        def advance(fraction: float, loss: float) -> None:
+            bars.update(bar, completed=fraction, loss=loss)
+
+        try:
+            network = pretrain(model, config, open_manifest(manifest), where.out, pick_device(where.device), advance)
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on from the last checkpoint in {where.out}")
+            raise SystemExit(130) from None
+    save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
+    draw_pretraining(where.out)
+    for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
+        print(where.out / name)

@@ -60,36 +60,3 @@ def show(folders: Sequence[Path]) -> None:
     console.print(comparison_table([read_run(folder) for folder in folders]))
     for folder in folders:
         console.print(f"run: {folder}", soft_wrap=True)
-
-
-def carry_out_pretraining(
-    model: ModelConfig, config: Pretraining, manifest: Path, where: "Where", command: str
-) -> None:
-    """Pre-train with a progress bar, then draw the loss curve and the reconstructions."""
-    set_threads(where.threads)
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("pre-training"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("", total=1.0, loss=1.0)
-        try:
-            network = pretrain(
-                model,
-                config,
-                open_manifest(manifest),
-                where.out,
-                pick_device(where.device),
-                lambda fraction, loss: bars.update(bar, completed=fraction, loss=loss),
-            )
-        except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on from the last checkpoint in {where.out}")
-            raise SystemExit(130) from None
-    save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
-    draw_pretraining(where.out)
-    for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
-        print(where.out / name)

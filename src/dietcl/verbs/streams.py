@@ -93,7 +93,8 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     console = Console()
     console.print(table)
     console.print(
-        f"realized label rate {stream.realized_rate:.2%}, {len(stream.classes):,} classes revealed\nmanifest: {manifest}",
+        f"realized label rate {stream.realized_rate:.2%}, {len(stream.classes):,} classes revealed\n"
+        f"manifest: {manifest}",
         soft_wrap=True,
     )
     return 0

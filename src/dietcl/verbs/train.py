@@ -98,6 +98,11 @@ def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
             ],
             "images",
         ),
+        (
+            "first_steps",
+            Annotated[int | None, tyro.conf.arg(help="Learn the first so many time steps only (all by default).")],
+            None,
+        ),
         ("seed", Annotated[int, tyro.conf.arg(help="Seed of the stream, the draws and the weights.")], 0),
         (
             "weights",

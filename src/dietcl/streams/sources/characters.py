@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -13,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.keys import number
-from dietcl.streams.sources.fonts import coverage, probe
+from dietcl.streams.sources.fonts import coverage, faces, probe
+from dietcl.streams.sources.glyphs import VERSION
 
-VERSION = 1  # raise it when another choice of characters would come out
 CLASS_FACES = 12  # a character that so many faces show can be a class
-SAME = 0.015  # distance, on average over the faces, below which two characters are one class
-AKIN = 0.12  # distance, on average over the faces, below which two classes are of one family
+SAME = 0.004  # two characters nearer than this are drawn the same
+AKIN = 0.08  # two characters nearer than this are hard to tell apart in a poor image
+FOREIGN = 0.15  # characters to pre-train on are farther than this from every class candidate in every compared face
+_SHARE = 1 / 3  # of the faces: a likeness in so many of them makes two characters one class, or one family
 _PROBE = 24  # side of the compared renderings in pixels
 _REFERENCES = ("DejaVuSans", "DejaVuSerif")  # these two cover nearly every class
 
@@ -42,14 +43,14 @@ def characters(cache: Path) -> Characters:
         return Characters(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         found = _find_characters()
-    with tempfile.NamedTemporaryFile("w", dir=cache, prefix=".characters-", delete=False) as partial:
-        json.dump(asdict(found), partial)
-    os.replace(partial.name, path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(asdict(found)))
+    partial.replace(path)
     return found
 
 
 def choose(pool: dict[str, int], count: int, seed: int) -> list[str]:
-    """Return seeded characters: one per family while families last, and a shorter choice is a prefix of a longer one."""
+    """Return seeded characters, one per family while families last; a shorter choice begins a longer one."""
     families: dict[int, list[str]] = {}
     for character in sorted(pool, key=lambda character: number(seed, "character", character)):
         families.setdefault(pool[character], []).append(character)
@@ -58,18 +59,18 @@ def choose(pool: dict[str, int], count: int, seed: int) -> list[str]:
 
 
 def _find_characters() -> Characters:
-    faces = coverage()
-    candidates = [character for character in faces if len(faces[character]) >= CLASS_FACES]
+    covered = coverage()
+    candidates = [character for character in covered if len(covered[character]) >= CLASS_FACES]
     known = set(candidates)
-    others = [character for character in faces if character not in known and _plain(character) not in known]
+    others = [character for character in covered if character not in known and _plain(character) not in known]
     # The obliques are slanted copies of upright faces and would tell nothing new.
-    names = sorted({face for c in candidates for face in faces[c] if not face.endswith("Oblique")})
+    names = [face for face in faces() if not face.endswith("Oblique")]
     probes = {face: _probes(candidates, face) for face in names}
     other_probes = {face: _probes(others, face) for face in names}
     alike: set[str] = set()
     for face, (rows, images) in other_probes.items():
         for reference in {face, *_REFERENCES}:
-            near = (_distances(images, probes[reference][1]) < AKIN).any(axis=1)
+            near = (_distances(images, probes[reference][1]) < FOREIGN).any(axis=1)
             alike.update(others[row] for row in rows[near])
     glyphs, merged = _group(candidates, probes.values())
     foreign, _ = _group(others, other_probes.values())
@@ -83,36 +84,37 @@ def _plain(character: str) -> str:
 
 
 def _probes(characters: list[str], face: str) -> Probes:
-    faces = coverage()
-    drawn = [(row, probe(c, face, _PROBE)) for row, c in enumerate(characters) if face in faces[c]]
+    covered = coverage()
+    drawn = [(row, probe(c, face, _PROBE)) for row, c in enumerate(characters) if face in covered[c]]
     inked = [(row, image) for row, image in drawn if image is not None]
-    images = np.array([image for _, image in inked], dtype=np.float32).reshape(-1, _PROBE, _PROBE)
+    images: Floats = np.array([image for _, image in inked], dtype=np.float32).reshape(-1, _PROBE, _PROBE)
     for axis in (1, 2):  # a slight blur, so that half a pixel of displacement is no difference
-        images = (np.roll(images, 1, axis) + 2 * images + np.roll(images, -1, axis)) / 4
+        images = (np.roll(images, 1, axis) + 2 * images + np.roll(images, -1, axis)) / np.float32(4)
     return np.array([row for row, _ in inked], dtype=np.int64), images.reshape(-1, _PROBE * _PROBE)
 
 
 def _distances(left: Floats, right: Floats) -> Floats:
     """Return squared differences over the ink of the one with more of it: 0 is the same, 1 and more is unlike."""
     ink_left, ink_right = (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1)[None]
-    square: Floats = ink_left + ink_right - 2 * left @ right.T
-    return square / np.maximum(ink_left, ink_right)
+    distances: Floats = (ink_left + ink_right - 2 * left @ right.T) / np.maximum(ink_left, ink_right)
+    return distances
 
 
 def _group(characters: list[str], probes: Iterable[Probes]) -> tuple[dict[str, int], dict[str, str]]:
     """Return the family of each class and the class of each merged character; blank characters are in neither."""
-    total = np.zeros((len(characters), len(characters)), dtype=np.float32)
-    count = np.zeros_like(total)
+    shape = (len(characters), len(characters))
+    both, same, akin = (np.zeros(shape, dtype=np.float32) for _ in range(3))
     for rows, images in probes:
-        total[np.ix_(rows, rows)] += _distances(images, images)
-        count[np.ix_(rows, rows)] += 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = total / count  # nan where no face shows both, which is below no threshold
-    shown = np.flatnonzero(np.diag(count))
-    same, akin = _components(mean < SAME), _components(mean < AKIN)
-    families = {characters[row]: int(akin[row]) for row in shown if same[row] == row}
-    merged = {characters[row]: characters[same[row]] for row in shown if same[row] != row}
-    return families, merged
+        pairs = np.ix_(rows, rows)
+        distances = _distances(images, images)
+        both[pairs] += 1
+        same[pairs] += distances < SAME
+        akin[pairs] += distances < AKIN
+    least = np.maximum(_SHARE * both, 1)
+    classes, families = _components(same >= least), _components(akin >= least)
+    shown = np.flatnonzero(np.diag(both))
+    family = {characters[row]: int(families[row]) for row in shown if classes[row] == row}
+    return family, {characters[row]: characters[classes[row]] for row in shown if classes[row] != row}
 
 
 def _components(near: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

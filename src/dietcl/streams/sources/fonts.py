@@ -22,21 +22,25 @@ Mask = npt.NDArray[np.uint8]
 
 
 @cache
+def faces() -> tuple[str, ...]:
+    """Return the names of the font faces in use."""
+    return tuple(path.stem for path in sorted(_folder().glob("*.ttf")) if _FACES.fullmatch(path.stem))
+
+
+@cache
 def coverage() -> dict[str, tuple[str, ...]]:
     """Return the faces that show each character."""
     found: dict[str, list[str]] = {}
-    for path in sorted(_folder().glob("*.ttf")):
-        if not _FACES.fullmatch(path.stem):
-            continue
-        for code in FT2Font(str(path)).get_charmap():
+    for face in faces():
+        for code in FT2Font(str(_path(face))).get_charmap():
             character = chr(code)
             # Computer Modern files put other symbols at the codes of ASCII punctuation.
-            if path.stem.startswith("cm") and not (character.isascii() and character.isalnum()):
+            if face.startswith("cm") and not (character.isascii() and character.isalnum()):
                 continue
             # Marks, separators, controls and private codes have no shape of their own.
             if unicodedata.category(character)[0] not in "MZC":
-                found.setdefault(character, []).append(path.stem)
-    return {character: tuple(faces) for character, faces in sorted(found.items())}
+                found.setdefault(character, []).append(face)
+    return {character: tuple(shown_by) for character, shown_by in sorted(found.items())}
 
 
 def mask(character: str, face: str, canvas: int) -> Mask | None:
@@ -57,10 +61,14 @@ def _folder() -> Path:
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 
+def _path(face: str) -> Path:
+    return _folder() / f"{face}.ttf"
+
+
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
     # The basic layout: Raqm is not in every build of Pillow and would shape some scripts differently.
-    return ImageFont.truetype(str(_folder() / f"{face}.ttf"), _EM, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(str(_path(face)), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _drawing(character: str, face: str) -> Image.Image | None:

@@ -1,0 +1,1 @@
+"""Experiments: what is compared, as data, and the machinery that runs it once and keeps the counts."""

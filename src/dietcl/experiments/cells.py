@@ -1,0 +1,101 @@
+"""Cells: runs of an experiment, carried out in parallel, skipped when done, kept as integer counts in JSON."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dietcl.config import RunConfig
+from dietcl.metrics import Summary, summarize
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an experiment and the name under which its result is compared."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a cell measured."""
+
+    name: str
+    seed: int
+    hash: str
+    summary: Summary
+    facts: dict[str, Any]
+
+
+class Store:
+    """A JSONL file of finished cells, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: dict[str, dict[str, Any]] = {}
+        if path.is_file():
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                self._lines[entry["hash"]] = entry
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell.config.hash() in self._lines
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Append a finished cell."""
+        self._lines[entry["hash"]] = entry
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def result(self, cell: Cell) -> Result:
+        """Return what a finished cell measured."""
+        entry = self._lines[cell.config.hash()]
+        counts = [np.array(entry[name]) for name in ("correct", "count", "loss_sum")]
+        return Result(cell.name, cell.config.seed, entry["hash"], summarize(*counts), entry["facts"])
+
+
+def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> Iterator[tuple[int, int]]:
+    """Run what is not done yet, several at a time with one thread each; yields (done, all) as they finish."""
+    waiting = [cell for cell in cells if cell not in store]
+    yield len(cells) - len(waiting), len(cells)
+    # Spawned, because forked children inherit torch's thread pools in a state that may hang.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        futures = [pool.submit(_run, cell, scratch) for cell in waiting]
+        for number, future in enumerate(as_completed(futures), start=1):
+            store.add(future.result())
+            yield len(cells) - len(waiting) + number, len(cells)
+
+
+def _one_thread() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
+    from dietcl.run import execute, open_stream
+
+    folder = scratch / cell.config.hash()
+    execute(cell.config, folder, device="cpu", progress=lambda t, fraction: None)
+    stream, _ = open_stream(cell.config)
+    labels = [len(step.labeled) for step in stream.steps]
+    receipts = json.loads((folder / "receipts.json").read_text())
+    with np.load(folder / "counts.npz") as counts:
+        matrices = {name: counts[name].round(3).tolist() for name in ("correct", "count", "loss_sum")}
+    facts = {
+        "stream": stream.identity,
+        "labels_per_step": sum(labels) / len(labels),
+        "labels": sum(labels),
+        "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
+        "flops": sum(item["flops"] for step in receipts["steps"] for item in step["items"]),
+    }
+    return {"hash": cell.config.hash(), "name": cell.name, "seed": cell.config.seed, **matrices, "facts": facts}

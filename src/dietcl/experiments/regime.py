@@ -1,0 +1,248 @@
+"""DietCL against both kinds of Replay in the paper's regime: 1.25 times the budget at which ER uniform peaks.
+
+What is compared is fixed here before any of it is run. Learning rates and alpha are searched with the same number of
+trials for every method on the first three time steps of other seeds, on other images of other characters.
+
+    python -m dietcl.experiments.regime --stream glyphs --jobs 2
+    python -m dietcl.experiments.regime --stream glyphs-drift --jobs 2
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dietcl.config import PRESETS, RunConfig
+from dietcl.experiments.cells import Cell, Result, Store, run_cells
+from dietcl.methods import method_config
+from dietcl.metrics import paired_difference
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources import SOURCES
+from dietcl.verbs.options import parse
+
+SEEDS = (0, 1, 2, 3, 4)
+SEARCH_SEEDS = (100, 101)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DietCL": ("dietcl", {}),
+    "ER uniform": ("er", {"sampling": "uniform"}),
+    "ER balanced": ("er", {"sampling": "balanced"}),
+}
+SOURCES_OF: dict[str, dict[str, Any]] = {
+    "glyphs": {"classes": 200, "per_class": 100, "test_per_class": 10},
+    "glyphs-drift": {"classes": 50, "per_class": 1000, "test_per_class": 40},
+}
+RECIPES = {
+    "glyphs": Recipe(recipe="class", time_steps=20, label_rate=0.02),
+    "glyphs-drift": Recipe(recipe="time", time_steps=20, label_rate=0.02),
+}
+LR = (3e-4, 1e-3, 3e-3)
+HEAD_LR = (3e-3, 1e-2, 3e-2)
+ALPHA = (1.0, 5.0, 50.0)
+GUESS = 40  # budget of the search for the rates with which ER uniform's peak is looked for
+FIRST_BUDGET = 5
+LAST_BUDGET = 320
+SEARCH_STEPS = 3
+MEASURES = {
+    "A(T) mean": "final_mean",
+    "A(T) pooled": "final_pooled",
+    "A mean": "average_mean",
+    "A pooled": "average_pooled",
+    "current": "final_current",
+    "old": "final_old_mean",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the search; alpha is of no effect in Replay."""
+
+    lr: float
+    head_lr: float
+    alpha: float
+
+
+# Nine trials for every method: all pairs of rates, and for alpha a Latin square over them, so that each value of alpha
+# meets each rate once.
+TRIALS = tuple(
+    Trial(lr, head_lr, ALPHA[(i + j) % 3])
+    for (i, lr), (j, head_lr) in itertools.product(enumerate(LR), enumerate(HEAD_LR))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to run."""
+
+    stream: Literal["glyphs", "glyphs-drift"] = "glyphs"
+    """The stream."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    out: Path = Path("results/regime")
+    """Where the counts and tables go; what is there is not run again."""
+    scratch: Path = Path("runs/regime")
+    """Where the run folders go."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Find the peak, search, compare, and print every table."""
+    options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "regime", __doc__ or "")
+    study = Study(options)
+    console = Console()
+    rates = study.search(GUESS, ("ER uniform",))
+    peak = study.peak(rates["ER uniform"])
+    best = max(peak, key=lambda budget: peak[budget])
+    console.print(_peak_table(peak, best))
+    paper_like = round(1.25 * best)
+    chosen = study.search(paper_like, tuple(METHODS))
+    console.print(_trial_table(chosen))
+    for label, budget in (("1.25 S*", paper_like), ("S*/4", max(1, round(best / 4)))):
+        results = study.compare(budget, chosen, threshold=best)
+        console.print(_regime_line(label, budget, results["DietCL"][0]))
+        console.print(_result_table(results))
+        console.print(_difference_table(results))
+
+
+class Study:
+    """The runs of one stream, each carried out once."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.store = Store(options.out / f"{options.stream}.jsonl")
+
+    def search(self, budget: int, methods: Sequence[str]) -> dict[str, Trial]:
+        """Return the best trial of each method after three time steps of the search seeds."""
+        cells = {
+            (method, trial): [
+                self._cell(method, trial, budget, seed, threshold=round(0.8 * budget), steps=SEARCH_STEPS)
+                for seed in SEARCH_SEEDS
+            ]
+            for method in methods
+            for trial in TRIALS
+        }
+        self._run([cell for group in cells.values() for cell in group], f"search at {budget} updates")
+        scores = {key: self._mean_final(group) for key, group in cells.items()}
+        return {method: max(TRIALS, key=lambda trial, m=method: scores[m, trial]) for method in methods}  # type: ignore[misc]
+
+    def peak(self, trial: Trial) -> dict[int, float]:
+        """Double ER uniform's budget on the search seeds until its final accuracy has fallen twice running."""
+        scores: dict[int, float] = {}
+        budget = FIRST_BUDGET
+        while budget <= LAST_BUDGET:
+            cells = [self._cell("ER uniform", trial, budget, seed, threshold=0) for seed in SEARCH_SEEDS]
+            self._run(cells, f"ER uniform at {budget} updates")
+            scores[budget] = self._mean_final(cells)
+            past = list(scores.values())
+            if len(past) > 2 and past[-1] < past[-3] and past[-2] < past[-3]:
+                break
+            budget *= 2
+        return scores
+
+    def compare(self, budget: int, chosen: dict[str, Trial], threshold: int) -> dict[str, list[Result]]:
+        """Run every method on every seed."""
+        cells = {
+            method: [self._cell(method, chosen[method], budget, seed, threshold) for seed in SEEDS]
+            for method in METHODS
+        }
+        self._run([cell for group in cells.values() for cell in group], f"comparison at {budget} updates")
+        return {method: [self.store.result(cell) for cell in group] for method, group in cells.items()}
+
+    def _cell(
+        self, method: str, trial: Trial, budget: int, seed: int, threshold: int, steps: int | None = None
+    ) -> Cell:
+        name, fixed = METHODS[method]
+        own = {"alpha": trial.alpha, "threshold": float(threshold)} if name == "dietcl" else {}
+        stream, micro = self.options.stream, PRESETS["micro"]
+        # Search seeds take other images of other characters, so that nothing is chosen on a reported test image.
+        source = SOURCES[stream](**SOURCES_OF[stream], seed=seed if seed in SEARCH_SEEDS else 0)
+        config = RunConfig(
+            method=name,
+            method_config=replace(method_config(name), **fixed, **own),
+            stream=stream,
+            source=source,
+            recipe=RECIPES[stream],
+            model=micro.model,
+            weights="shipped",
+            training=replace(micro.training, lr=trial.lr, head_lr=trial.head_lr, lr_floor=trial.lr / 8),
+            augmentation=replace(micro.augmentation, flip=False),
+            budget=str(budget),
+            seed=seed,
+            first_steps=steps,
+        )
+        return Cell(method, config)
+
+    def _run(self, cells: Sequence[Cell], title: str) -> None:
+        progress = run_cells(cells, self.store, self.options.scratch, self.options.jobs)
+        for done, total in progress:
+            print(f"{title}: {done} of {total}", file=sys.stderr, flush=True)
+
+    def _mean_final(self, cells: Sequence[Cell]) -> float:
+        return float(np.mean([self.store.result(cell).summary.final_pooled for cell in cells]))
+
+
+def _peak_table(peak: dict[int, float], best: int) -> Table:
+    table = Table(title="ER uniform by budget, other seeds", box=None, title_justify="left")
+    table.add_column("updates per time step", justify="right")
+    table.add_column("A(T) pooled", justify="right")
+    for budget, score in peak.items():
+        table.add_row(f"{budget}{' = S*' if budget == best else ''}", f"{score:.2%}")
+    return table
+
+
+def _trial_table(chosen: dict[str, Trial]) -> Table:
+    table = Table(title=f"Chosen from {len(TRIALS)} trials each", box=None, title_justify="left")
+    for title in ("method", "lr", "head lr", "alpha"):
+        table.add_column(title)
+    for method, trial in chosen.items():
+        alpha = f"{trial.alpha:g}" if method == "DietCL" else "-"
+        table.add_row(method, f"{trial.lr:g}", f"{trial.head_lr:g}", alpha)
+    return table
+
+
+def _regime_line(label: str, budget: int, result: Result) -> str:
+    passes = budget * PRESETS["micro"].training.batch
+    facts = result.facts
+    return (
+        f"\n[bold]{label}: {budget} updates per time step[/bold]; passes per current label S·b/n_t = "
+        f"{passes / facts['labels_per_step']:.1f}, per remembered label S·b/Σn = {passes / facts['labels']:.2f}, "
+        f"per arriving image S·b/N_t = {passes / facts['arriving_per_step']:.2f}"
+    )
+
+
+def _result_table(results: dict[str, list[Result]]) -> Table:
+    table = Table(box=None, title=f"{len(SEEDS)} seeds, mean ± standard deviation", title_justify="left")
+    table.add_column("method")
+    for title in MEASURES:
+        table.add_column(title, justify="right")
+    for method, runs in results.items():
+        values = [[getattr(run.summary, field) for run in runs] for field in MEASURES.values()]
+        table.add_row(method, *(f"{np.mean(v):.2%} ± {np.std(v, ddof=1):.2%}" for v in values))
+    return table
+
+
+def _difference_table(results: dict[str, list[Result]]) -> Table:
+    table = Table(box=None, title="DietCL less the other, paired by seed, 95 % interval, points", title_justify="left")
+    table.add_column("against")
+    fields = {title: field for title, field in MEASURES.items() if title.startswith("A")}
+    for title in fields:
+        table.add_column(title, justify="right")
+    ours = results["DietCL"]
+    for method, runs in results.items():
+        if method == "DietCL":
+            continue
+        cells = []
+        for field in fields.values():
+            pair = ([getattr(run.summary, field) for run in group] for group in (ours, runs))
+            mean, low, high = paired_difference(*pair)
+            cells.append(f"{100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]")
+        table.add_row(method, *cells)
+    return table
+
+
+if __name__ == "__main__":
+    main()

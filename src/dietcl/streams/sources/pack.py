@@ -1,0 +1,41 @@
+"""A pack: one array of images and its manifest in a cache folder, made once and appearing all at once."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dietcl.errors import UserError
+
+Progress = Callable[[int, int], None]  # images done, images in all
+MANIFEST = "manifest.parquet"
+IMAGES = "images.npy"
+
+
+def open_cache(cache: Path) -> Path:
+    """Return the cache folder, made if need be."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{cache}: cannot make the cache folder ({error.strerror}); set DIETCL_CACHE") from None
+    return cache
+
+
+def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
+    """Return the manifest of the pack that the facts decide, filled in a temporary folder unless it is there."""
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=6).hexdigest()
+    folder = cache / f"{name}-{digest}"
+    if not (folder / MANIFEST).is_file():
+        with tempfile.TemporaryDirectory(dir=open_cache(cache), prefix=f".{name}-") as partial:
+            fresh = Path(partial) / "pack"
+            fresh.mkdir()
+            fill(fresh)
+            try:
+                fresh.rename(folder)
+            except OSError:
+                # Another process was first; its pack has the same content.
+                if not (folder / MANIFEST).is_file():
+                    raise
+    return folder / MANIFEST

@@ -1,0 +1,72 @@
+"""Image packs: a zip of WebP strips, split/class/name.webp, each a column of square images of one class."""
+
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+
+from dietcl.errors import UserError
+from dietcl.streams.manifest import write_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strips:
+    """A zip of WebP strips with a meta.json that gives the side of the squares (`size`)."""
+
+    name: ClassVar[str] = "strips"
+    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
+    mirror: ClassVar[bool] = True
+
+    path: Path
+
+    def prepare(self, cache: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+        """Unpack into one array beside a manifest, once."""
+        try:
+            stamp = self.path.stat()
+        except OSError:
+            raise UserError(f"{self.path}: no such file; give a .zip of WebP strips") from None
+        folder = cache / f"{self.path.stem}-{stamp.st_size}-{stamp.st_mtime_ns}"
+        if not (folder / "manifest.parquet").is_file():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as partial:
+                self._unpack(Path(partial) / "pack", progress)
+                if not folder.exists():
+                    (Path(partial) / "pack").rename(folder)
+        return folder / "manifest.parquet"
+
+    def _unpack(self, folder: Path, progress: Callable[[int, int], None] | None) -> None:
+        try:
+            with zipfile.ZipFile(self.path) as pack:
+                size = int(json.loads(pack.read("meta.json"))["size"])
+                names = sorted(name for name in pack.namelist() if name.endswith(".webp"))
+                strips, split, label = [], [], []
+                for done, name in enumerate(names, start=1):
+                    part, kind, _ = name.split("/")
+                    picture = Image.open(io.BytesIO(pack.read(name))).convert("RGB")
+                    strip = np.asarray(picture).reshape(-1, size, size, 3)
+                    strips.append(strip)
+                    split += ["train" if part == "train" else "test"] * len(strip)
+                    label += [kind] * len(strip)
+                    if progress:
+                        progress(done, len(names))
+        except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+            raise UserError(f"{self.path}: not a zip of WebP strips with a meta.json ({error})") from None
+        images = np.concatenate(strips)
+        folder.mkdir()
+        np.save(folder / "images.npy", images)
+        columns = {
+            "id": [str(i) for i in range(len(images))],
+            "file": ["images.npy"] * len(images),
+            "offset": np.arange(len(images)),
+            "label": label,
+            "time": [None] * len(images),
+            "split": split,
+        }
+        write_manifest(folder / "manifest.parquet", columns)

@@ -1,0 +1,54 @@
+"""`dietcl demo`: DietCL and Replay learn the built-in stream at the same budget."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dietcl.verbs.options import parse
+from dietcl.verbs.train import parse_run
+
+DESCRIPTION = """Learn the built-in stream with DietCL and with Replay at the same budget, and show the result.
+
+Examples:
+  dietcl demo
+  dietcl demo --out /tmp/demo --budget 20"""
+
+METHODS = (["--method", "dietcl"], ["--method", "er", "--sampling", "uniform"], ["--method", "er"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where the result goes, and how much to spend."""
+
+    out: Path = Path("runs/demo")
+    """Folder of the runs and the report; finished runs in it are not repeated."""
+    budget: str = "30"
+    """Budget per time step."""
+    seed: int = 0
+    """Seed of the stream, the draws and the weights."""
+    threads: int | None = None
+    """CPU threads (all cores by default)."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the methods, print the table and write the report."""
+    options = parse(Options(), arguments, "dietcl demo", DESCRIPTION)
+    from dietcl.report.page import write_report
+    from dietcl.verbs.runs import carry_out, show
+
+    runs = []
+    for method in METHODS:
+        config, _ = parse_run([*method, "--budget", options.budget, "--seed", str(options.seed)])
+        config = replace(config, recipe=replace(config.recipe, label_rate=0.02))
+        runs.append((config, options.out / "-".join(method[1::2])))
+    print(
+        "Learning the built-in stream of drawn characters: 20 time steps, 2 % of the labels, "
+        f"{options.budget} updates of 32 images at each time step.",
+        flush=True,
+    )
+    carry_out(runs, device="auto", threads=options.threads, fresh=False)
+    folders = [folder for _, folder in runs]
+    show(folders)
+    page = write_report(folders, options.out)
+    print(f"report: {page}")
+    print(f"picture: {options.out / 'figures' / 'accuracy.png'}")
+    return 0

@@ -1,0 +1,136 @@
+"""The network runs only through the object that charges: counters on every module agree with the ledger."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dietcl.budget.ledger import Overdraft, StepReceipt
+from dietcl.engine.loop import learn
+from dietcl.engine.net import Unmetered
+from dietcl.methods import METHODS
+from dietcl.streams.batch import Part
+from tiny import tiny_config, tiny_learner
+
+GRADIENT = {"train", "importance", "reconstruct"}
+
+
+class Meter:
+    """Counts the images that go forward and backward through every leaf module of a network."""
+
+    def __init__(self, network):
+        self.forward, self.backward = Counter(), Counter()
+        self.names = [name for name, module in network.named_modules() if not list(module.children())]
+        for name in self.names:
+            module = network.get_submodule(name)
+            module.register_forward_hook(self._counter(self.forward, name, lambda inputs, output: len(output)))
+            module.register_full_backward_pre_hook(self._counter(self.backward, name, lambda grads: len(grads[0])))
+
+    def reset(self):
+        self.forward.clear()
+        self.backward.clear()
+
+    @staticmethod
+    def _counter(counter, name, images):
+        def count(module, *arguments):
+            counter[name] += images(*arguments)
+
+        return count
+
+
+def booked(receipt: StepReceipt) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the images that the receipt says went forward and backward through encoder, decoder and head."""
+    forward, backward = Counter(), Counter()
+    for item in receipt.items:
+        parts = ("encoder", "decoder") if item.operation.startswith("reconstruct") else ("encoder", "head")
+        for part in parts:
+            forward[part] += item.images
+            backward[part] += item.images if item.operation in GRADIENT and item.purpose != "evaluation" else 0
+    return forward, backward
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")  # the first layer: images need no gradient
+@pytest.mark.parametrize("accounting", ["images", "flops"])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [(name, {}) for name in METHODS]
+    + [("dietcl", {"threshold": 2.0}), ("er", {"sampling": "uniform"}), ("dietcl", {"unlabeled": 0.0})],
+)
+def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, accounting):
+    config = replace(tiny_config(blobs, method, budget="3", **options), accounting=accounting)
+    config = replace(config, evaluation=replace(config.evaluation, curves=2))
+    learner = tiny_learner(config)
+    meter = Meter(learner.network)
+    weighty = {name.rpartition(".")[0] for name, _ in learner.network.named_parameters()} & set(meter.names)
+    for t in learn(learner):
+        forward, backward = booked(learner.ledger.closed[t - 1])
+        assert forward["head"] > 0 < backward["encoder"]
+        # Layers without weights that timm skips (identities) may stay silent; all that do run must agree.
+        for name in weighty | set(meter.forward):
+            part = name.partition(".")[0]
+            assert meter.forward[name] == forward[part], (t, name)
+            assert meter.backward[name] == backward[part], (t, name)
+        meter.reset()
+
+
+def test_the_counted_images_are_the_paid_ones(blobs):
+    learner = tiny_learner(tiny_config(blobs, "dietcl", budget="3"))
+    for _ in learn(learner):
+        pass
+    for receipt in learner.ledger.closed:
+        paid = {item.purpose: item.images for item in receipt.items if item.passes}
+        assert sum(paid.values()) == 3 * 12 == receipt.spent
+        assert paid["reconstruct"] == 12
+
+
+@pytest.mark.parametrize(
+    "part", ["encoder", "encoder.vit.patch_embed", "encoder.vit.blocks.2", "decoder", "decoder.blocks.0", "head"]
+)
+def test_running_a_part_of_the_network_directly_is_refused(blobs, part):
+    learner = tiny_learner(tiny_config(blobs))
+    learner.network.head.grow(2, torch.Generator())
+    width = {"decoder.blocks.0": 16}.get(part, 96)
+    tokens, images = torch.zeros(2, 5, width), torch.zeros(2, 3, 16, 16)
+    inputs = {
+        "encoder": (images,),
+        "encoder.vit.patch_embed": (images,),
+        "decoder": (tokens, torch.zeros(2, 4, dtype=torch.int64)),
+        "head": (tokens[:, 0],),
+    }.get(part, (tokens,))
+    with pytest.raises(Unmetered, match="call it through net"):
+        learner.network.get_submodule(part)(*inputs)
+
+
+def test_nothing_runs_without_an_open_time_step_or_beyond_the_budget(blobs):
+    learner = tiny_learner(tiny_config(blobs, budget="1"))
+    learner.network.head.grow(2, torch.Generator())
+    meter = Meter(learner.network)
+    images = torch.zeros(8, 3, 16, 16)
+    with pytest.raises(RuntimeError, match="No time step is open"):
+        learner.net.scores(images)
+    learner.ledger.open(1, 2)
+    learner.net.logits(Part("memory", images))
+    meter.reset()
+    for run in (
+        lambda: learner.net.logits(Part("memory", images)),
+        lambda: learner.net.reconstruct(Part("unlabeled", images), (0,)),
+    ):
+        with pytest.raises(Overdraft):
+            run()
+    assert not meter.forward
+    learner.net.features(images, "query")
+    learner.net.scores(images[:4], "query")
+    assert learner.ledger.spent == pytest.approx(12)
+    with pytest.raises(Overdraft):
+        learner.net.reconstructions(images[:1], (0,))
+
+
+def test_a_failed_run_leaves_the_network_guarded(blobs):
+    learner = tiny_learner(tiny_config(blobs))
+    learner.network.head.grow(2, torch.Generator())
+    learner.ledger.open(1, 2)
+    with pytest.raises((RuntimeError, AssertionError)):
+        learner.net.scores(torch.zeros(2, 3, 8, 8))
+    with pytest.raises(Unmetered):
+        learner.network.encoder(torch.zeros(2, 3, 16, 16))

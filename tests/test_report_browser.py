@@ -1,0 +1,194 @@
+"""The page in a real browser: no error, the right lines, values under the pointer, and labels as text."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dietcl.report import Run, read_runs, write_report
+from fake_runs import write_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")
+webdriver = pytest.importorskip("selenium.webdriver")
+
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+
+SWITCHES = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,1000",
+)
+NASTY = "<script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [
+        write_run(folder / "one", labels=(NASTY, "b"), curves=True),
+        write_run(folder / "two", method="er"),
+        write_run(folder / "three", method="naive", seed=0),
+        write_run(folder / "four", method="naive", seed=1),
+    ]
+    config = json.loads((paths[1] / "config.json").read_text())
+    (paths[1] / "config.json").write_text(json.dumps(config | {"method": "<script>er"}))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def page(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(folders, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def runs(folders: list[Path]) -> tuple[Run, ...]:
+    return read_runs(folders)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: "webdriver.Chrome", page: Path) -> Iterator["webdriver.Chrome"]:
+    """The freshly loaded page; a test fails on any word in the console."""
+    chromium.get(page.as_uri())
+    yield chromium
+    assert chromium.get_log("browser") == []
+
+
+def _chart(browser: "webdriver.Chrome", kind: str) -> WebElement:
+    chart = browser.find_element(By.CSS_SELECTOR, f'.chart[data-kind="{kind}"] svg')
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", chart)
+    return chart
+
+
+def _lines(browser: "webdriver.Chrome", selector: str = ".run-line") -> list[WebElement]:
+    return browser.find_elements(By.CSS_SELECTOR, f'.chart[data-kind="accuracy"] {selector}')
+
+
+def _hover(browser: "webdriver.Chrome", chart: WebElement, x: float, y: float) -> str:
+    """Move the pointer to a place in the chart's own pixels and return what the tooltip says."""
+    size = chart.size
+    offset = (round(x - size["width"] / 2), round(y - size["height"] / 2))
+    ActionChains(browser).move_to_element_with_offset(chart, *offset).perform()
+    return browser.find_element(By.ID, "tip").text
+
+
+def _tick(chart: WebElement, t: int) -> float:
+    """Return where the x axis marks a time step."""
+    marks = chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="middle"]')
+    return float(next(mark for mark in marks if mark.text == str(t)).get_attribute("x"))
+
+
+def test_every_run_is_a_line_and_a_label_is_text(browser: "webdriver.Chrome") -> None:
+    assert len(_lines(browser)) == 4
+    assert len(_lines(browser, ".mean-line")) == 1  # of the two seeds of naive
+    assert browser.title.startswith("dietcl, <script>er and naive on glyphs")
+    tiles = [tile.text for tile in browser.find_elements(By.CSS_SELECTOR, ".tile b")]
+    assert any(NASTY in text for text in tiles)
+    legend = browser.find_element(By.CSS_SELECTOR, "#tools .legend").text
+    assert "<script>er" in legend
+
+
+def test_the_tooltip_shows_the_value_under_the_pointer(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+    chart = _chart(browser, "accuracy")
+    text = _hover(browser, chart, _tick(chart, 7), 200)
+    assert "After time step 7" in text
+    for run in runs[:2]:
+        value, error = 100 * run.summary.accuracy_mean[6], 100 * run.summary.accuracy_mean_se[6]
+        assert f"{value:.1f} % ± {error:.1f}" in text
+    both = 50 * (runs[2].summary.accuracy_mean[6] + runs[3].summary.accuracy_mean[6])
+    assert f"{both:.1f} % ±" in text
+
+
+def test_arrow_keys_read_the_chart(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+    _chart(browser, "accuracy").send_keys(Keys.ARROW_RIGHT)
+    text = browser.find_element(By.ID, "tip").text
+    assert "After time step 1" in text
+    assert f"{100 * runs[0].summary.accuracy_mean[0]:.1f} %" in text
+
+
+def test_the_switch_turns_from_mean_to_pooled(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+    before = _lines(browser)[0].get_attribute("d")
+    browser.find_element(By.CSS_SELECTOR, '[data-measure="pooled"]').click()
+    assert _lines(browser)[0].get_attribute("d") != before
+    chart = _chart(browser, "accuracy")
+    assert f"{100 * runs[0].summary.accuracy_pooled[6]:.1f} %" in _hover(browser, chart, _tick(chart, 7), 200)
+
+
+def test_a_click_on_the_legend_hides_a_run_and_another_brings_it_back(browser: "webdriver.Chrome") -> None:
+    button = browser.find_element(By.CSS_SELECTOR, '#tools [data-runs="0"]')
+    button.click()
+    assert [line.get_attribute("data-run") for line in _lines(browser)] == ["1", "2", "3"]
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert len(_lines(browser)) == 4
+    browser.find_element(By.CSS_SELECTOR, '#tools [data-runs="2 3"]').click()
+    assert [line.get_attribute("data-run") for line in _lines(browser)] == ["0", "1"]
+
+
+def test_the_matrix_has_a_cell_per_measurement(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+    chart = _chart(browser, "matrix")
+    cells = chart.find_elements(By.CSS_SELECTOR, ".cell")
+    assert len(cells) == 20 * 21 // 2 + 19
+    first = cells[0]
+    place = [float(first.get_attribute(key)) + 2 for key in ("x", "y")]
+    text = _hover(browser, chart, *place)
+    assert f"{100 * runs[0].summary.accuracy[0, 0]:.1f} %" in text
+
+
+def test_the_other_charts_answer_the_pointer(browser: "webdriver.Chrome") -> None:
+    budget = _chart(browser, "budget")
+    assert len(budget.find_elements(By.CSS_SELECTOR, ".bar")) == 3 * 20
+    text = _hover(browser, budget, _tick(budget, 10), 120)
+    assert "Time step 10" in text
+    assert "512 (40 %)" in text
+    losses = _chart(browser, "losses")
+    assert len(losses.find_elements(By.CSS_SELECTOR, ".line")) == 3
+    assert "During time step 5" in _hover(browser, losses, _tick(losses, 5), 120)
+    within = _chart(browser, "within")
+    assert len(within.find_elements(By.CSS_SELECTOR, ".line")) == 6
+    assert "older, mean" in _hover(browser, within, _tick(within, 4), 120)
+
+
+@pytest.mark.parametrize("width", [360, 480, 1280])
+def test_the_page_never_scrolls_sideways(browser: "webdriver.Chrome", width: int) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_dark_readers_get_a_dark_page(browser: "webdriver.Chrome") -> None:
+    def background(scheme: str) -> str:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        return str(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+    assert background("dark") == "rgb(16, 19, 23)"
+    assert background("light") == "rgb(250, 250, 248)"

@@ -1,0 +1,55 @@
+"""Running a tiny learner to its end while watching it."""
+
+import pytest
+import torch
+
+from dietcl.engine import loop
+from dietcl.engine.learner import Learner
+from dietcl.engine.loop import learn
+
+Event = dict[str, object]
+
+
+class Notes:
+    """A witness that keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, event: str, **fields: object) -> None:
+        """Keep an event."""
+        self.events.append({"event": event, **fields})
+
+    def progress(self, t: int, fraction: float) -> None:
+        """Check that progress is a share."""
+        assert 0 <= fraction <= 1
+
+    def of(self, kind: str) -> list[Event]:
+        """Return the events of one kind."""
+        return [event for event in self.events if event["event"] == kind]
+
+
+def run_through(learner: Learner) -> Learner:
+    """Learn the whole stream."""
+    for _ in learn(learner):
+        pass
+    return learner
+
+
+def updates_of(learner: Learner) -> list[Event]:
+    """Learn the whole stream with every update logged; returns those events."""
+    learner.witness = notes = Notes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "LOG_EVERY", 1)
+        run_through(learner)
+    return notes.of("update")
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """Return a copy of the network's weights."""
+    return {name: value.clone() for name, value in learner.network.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Tell whether two sets of weights agree bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
