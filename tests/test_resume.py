@@ -247,7 +247,6 @@ def test_there_may_be_no_checkpoint(config, tmp_path):
 # Where a run was stopped after its last time step, or its stream was changed.
 
 
-@pytest.mark.xfail(strict=True, reason="to be mended in run.py")
 def test_a_run_stopped_before_its_last_results_were_written_still_gets_them(
     config, uninterrupted, tmp_path, monkeypatch
 ):
@@ -266,7 +265,6 @@ def test_a_run_stopped_before_its_last_results_were_written_still_gets_them(
     assert outcome(tmp_path / "run") == uninterrupted
 
 
-@pytest.mark.xfail(strict=True, reason="to be mended in run.py")
 def test_a_stream_that_changed_meanwhile_is_refused(tmp_path):
     config = tiny_config(write_blobs(tmp_path / "blobs"), "naive", budget="1")
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +274,6 @@ def test_a_stream_that_changed_meanwhile_is_refused(tmp_path):
         run(config, tmp_path / "run")
 
 
-@pytest.mark.xfail(strict=True, reason="to be mended in run.py")
 def test_fresh_never_removes_a_folder_that_is_no_run(config, tmp_path):
     precious = tmp_path / "home/thesis.txt"
     precious.parent.mkdir()

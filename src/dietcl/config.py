@@ -29,7 +29,7 @@ class Training:
     layer_decay: float = 0.65
     """Factor on the learning rate per block, from the last block down."""
     weight_decay: float = 0.05
-    """AdamW's weight decay (not on biases, norms, tokens and position tables)."""
+    """AdamW's weight decay (not on biases, norms, the class token and position tables)."""
     beta1: float = 0.9
     """AdamW's first beta."""
     beta2: float = 0.95

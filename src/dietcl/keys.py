@@ -13,7 +13,8 @@ Part = int | str
 
 def number(*key: Part) -> int:
     """Return 64 bits that depend on every part of the key and on nothing else."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    # A numpy integer counts as the number it is, and a text is never taken for a number.
+    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{int(part)}" for part in key)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

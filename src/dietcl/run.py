@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +24,9 @@ from dietcl.engine.loop import NotFinite, learn
 from dietcl.engine.samples import save_samples
 from dietcl.engine.search import choose_threshold
 from dietcl.errors import UserError
+from dietcl.files import default_cache, write_json
 from dietcl.models.checkpoints import save_weights
 from dietcl.streams.manifest import Index, open_manifest
-from dietcl.streams.sources import default_cache
 from dietcl.streams.stream import Stream, build_stream
 
 Progress = Callable[[int, float], None]
@@ -58,13 +59,13 @@ def open_stream(config: RunConfig) -> tuple[Stream, Index]:
 def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued."""
     if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    _claim(config, folder)
-    if is_finished(folder):
+        _clear(folder)
+    if is_finished(folder) and _differences(_read_config(folder), config.resolved()) == []:
         return
     stream, index = open_stream(config)
+    _claim(config, stream, folder)
     place = pick_device(device)
-    _describe(config, stream, folder, place)
+    _describe(stream, folder, place)
     config, search = _settle(config, stream, index, place, folder, progress)
     recorder = Recorder(progress)
     learner = assemble(config, stream, index, place, recorder)
@@ -79,6 +80,7 @@ def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: 
     except NotFinite as stop:
         recorder.event("stopped", reason=str(stop))
         raise
+    save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
     save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash()})
     (folder / "finished").touch()
@@ -91,38 +93,67 @@ def is_finished(folder: Path) -> bool:
 
 def save_results(learner: Learner, folder: Path) -> None:
     """Write the counts and the receipts so far."""
-    np.savez(folder / "counts.npz", **vars(learner.counts))
-    (folder / "receipts.json").write_text(json.dumps(learner.ledger.receipts(), indent=1))
+    partial = folder / ".counts.npz"
+    np.savez(partial, **vars(learner.counts))
+    partial.replace(folder / "counts.npz")
+    write_json(folder / "receipts.json", learner.ledger.receipts())
 
 
-def _claim(config: RunConfig, folder: Path) -> None:
+def _clear(folder: Path) -> None:
+    """Remove a run, but never a folder that holds anything else."""
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / "config.json").is_file():
+            raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
+        shutil.rmtree(folder)
+
+
+def _claim(config: RunConfig, stream: Stream, folder: Path) -> None:
     """Make the folder this configuration's own, or refuse when it holds another run."""
-    path = folder / "config.json"
-    mine = json.loads(json.dumps(config.resolved()))
-    if path.is_file():
-        theirs = json.loads(path.read_text())
-        different = [key for key in mine if mine[key] != theirs.get(key)]
-        if different:
-            raise UserError(
-                f"{folder}: holds a run with another {' and '.join(different)}; "
-                "choose another --out, or start over with --fresh"
-            )
+    mine = {**config.resolved(), "stream_identity": stream.identity}
+    different = _differences(_read_config(folder), mine)
+    if different:
+        raise UserError(
+            f"{folder}: holds a run with another {' and '.join(different)}; "
+            "choose another --out, or start over with --fresh"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(mine | {"hash": config.hash()}, indent=1))
+    write_json(folder / "config.json", mine | {"hash": config.hash()})
 
 
-def _describe(config: RunConfig, stream: Stream, folder: Path, device: torch.device) -> None:
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: not readable as JSON; choose another --out, or start over with --fresh") from None
+    return found
+
+
+def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> list[str]:
+    """Name the options that differ, such as training.lr; nothing differs from an empty configuration."""
+    different = []
+    mine = json.loads(json.dumps(mine))
+    for key in mine if theirs else ():
+        if isinstance(mine[key], dict) and isinstance(theirs.get(key), dict):
+            different += _differences(theirs[key], mine[key], f"{prefix}{key}.")
+        elif mine[key] != theirs.get(key):
+            different.append(f"{prefix}{key}")
+    return different
+
+
+def _describe(stream: Stream, folder: Path, device: torch.device) -> None:
     environment = {
         "dietcl": dietcl.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "device": str(device),
         "threads": torch.get_num_threads(),
-        "stream_identity": stream.identity,
         "realized_rate": stream.realized_rate,
         **{name: version(name) for name in _RECORDED},
     }
-    (folder / "environment.json").write_text(json.dumps(environment, indent=1))
+    write_json(folder / "environment.json", environment)
 
 
 def _settle(
@@ -134,7 +165,7 @@ def _settle(
     path = folder / "search.json"
     if not path.is_file():
         found = choose_threshold(config, stream, index, device, lambda fraction: progress(0, fraction))
-        path.write_text(json.dumps(asdict(found), indent=1))
+        write_json(path, asdict(found))
     saved = json.loads(path.read_text())
     settled = replace(config, method_config=replace(config.method_config, threshold=saved["threshold"]))
     return settled, tuple(Item(**item) for item in saved["spent"])

@@ -5,8 +5,6 @@ Only products of matrices and convolutions count, as is usual; the rest is below
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from dietcl.files import default_cache, write_json
 from dietcl.models.presets import ModelConfig
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class CostModel:
 
 def cost_model(config: ModelConfig) -> CostModel:
     """Return the costs of the network from the cache, or measure them and put them there."""
-    file = _cache_folder() / f"{_fingerprint(config)}.json"
+    file = default_cache() / "costs" / f"{_fingerprint(config)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         costs = json.loads(file.read_text())
         return CostModel(**{**costs, "prompt_polynomial": tuple(costs["prompt_polynomial"])})
@@ -97,9 +96,7 @@ def cost_model(config: ModelConfig) -> CostModel:
     # A cache that cannot be written costs a second at the next start and nothing else.
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as partial:
-            json.dump(asdict(cost), partial)
-        Path(partial.name).replace(file)
+        write_json(file, asdict(cost))
     return cost
 
 
@@ -160,10 +157,6 @@ def _count(run: "Callable[[], Tensor]", backward: bool) -> int:
         if backward:
             output.sum().backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("DIETCL_CACHE") or Path.home() / ".cache" / "dietcl") / "costs"
 
 
 def _fingerprint(config: ModelConfig) -> str:

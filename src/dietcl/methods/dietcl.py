@@ -34,7 +34,7 @@ class DietCL(Method):
         labeled: float = 1 / 3
         """Share of this time step's labels (0: no masked loss)."""
         memory: float = 1 / 3
-        """Share of the memory."""
+        """Share of the memory (0: no memory at all, so no phase on it either)."""
         mask_classes: bool = True
         """Restrict the loss on this time step's labels to the classes revealed in it."""
         balance_memory: bool = True
@@ -62,6 +62,8 @@ class DietCL(Method):
     def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
         if step.t == 1:
             phases = [Phase(name="joint", mix=self._joint_mix(first=True))]
+        elif not self.config.memory:
+            phases = [Phase(name="joint", mix=self._joint_mix())]
         else:
             phases = [
                 Phase(name="joint", mix=self._joint_mix(), **self._joint_limit()),

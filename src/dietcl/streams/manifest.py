@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError
+from dietcl.files import default_cache
 
 SCHEMA = pa.schema(
     [
@@ -116,8 +117,7 @@ def open_manifest(path: Path) -> Index:
 
 
 def _cached_index(path: Path) -> Path:
-    cache = Path(os.environ.get("DIETCL_CACHE") or Path.home() / ".cache" / "dietcl")
-    return cache / "indexes" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return default_cache() / "indexes" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

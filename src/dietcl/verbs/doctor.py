@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dietcl.errors import UserError
-from dietcl.streams.sources import default_cache
+from dietcl.files import default_cache
 from dietcl.verbs.options import parse
 
 DESCRIPTION = """Check the installation, the device, precision, fonts and disk; exits with 1 if something is broken.

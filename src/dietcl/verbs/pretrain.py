@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import tyro
 
 from dietcl.config import Pretraining, preset
+from dietcl.files import default_cache
 from dietcl.models.presets import ModelConfig
-from dietcl.streams.sources import default_cache
 from dietcl.verbs.options import gather, open_source, parse, pick
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.

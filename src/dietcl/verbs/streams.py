@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources import SOURCES, default_cache
+from dietcl.streams.sources import SOURCES
 from dietcl.verbs.options import gather, open_source, parse, pick
 
 DESCRIPTION = """List the built-in streams; with --stream, show what arrives at each time step.
