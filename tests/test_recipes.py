@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.errors import UserError
+from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.manifest import Index
-from dietcl.streams.recipes import NOWHERE, TEST, TRAIN, Recipe, deal
+from dietcl.streams.recipes import Recipe
 
 quick = settings(max_examples=60, deadline=None)
 

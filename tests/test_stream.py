@@ -17,9 +17,10 @@ from dietcl.engine.evaluate import Evaluator
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
 from dietcl.methods.dietcl import DietCL
+from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import Index, open_manifest, write_manifest
-from dietcl.streams.recipes import NOWHERE, TEST, TRAIN, Recipe, deal
+from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, reveal
 from tiny import tiny_config, tiny_learner
 

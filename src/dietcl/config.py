@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dietcl.budget.units import Budget
 from dietcl.errors import UserError
 from dietcl.models.presets import MODELS, ModelConfig
 from dietcl.streams.augmentation import Augmentation
@@ -147,9 +148,15 @@ class RunConfig:
     first_steps: int | None = None
     """Learn the first so many time steps only."""
 
+    def __post_init__(self) -> None:
+        Budget.parse(self.budget)
+        if self.first_steps is not None and self.first_steps < 1:
+            raise UserError(f"--first-steps {self.first_steps}: give at least 1, or leave it out for all")
+
     def resolved(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""
-        return dataclasses.asdict(self)
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        return plain
 
     def hash(self) -> str:
         """Return an identifier of the configuration."""

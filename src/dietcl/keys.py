@@ -3,9 +3,8 @@
 import hashlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 Part = int | str
@@ -18,8 +17,10 @@ def number(*key: Part) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def numpy_generator(*key: Part) -> np.random.Generator:
+def numpy_generator(*key: Part) -> "np.random.Generator":
     """Return a numpy generator for the key."""
+    import numpy as np
+
     return np.random.Generator(np.random.PCG64DXSM(number(*key)))
 
 

@@ -134,7 +134,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> list[str]:
     """Name the options that differ, such as training.lr; nothing differs from an empty configuration."""
     different = []
-    mine = json.loads(json.dumps(mine))
     for key in mine if theirs else ():
         if isinstance(mine[key], dict) and isinstance(theirs.get(key), dict):
             different += _differences(theirs[key], mine[key], f"{prefix}{key}.")

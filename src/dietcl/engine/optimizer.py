@@ -20,7 +20,7 @@ def build_optimizer(network: Network, extra: Mapping[str, nn.Module], config: Tr
     for module in extra.values():
         groups += _plain_groups(module, config.head_lr, config.weight_decay)
     groups = [group for group in groups if any(p.numel() for p in group["params"])]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2))
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, config: Training, scale: float, fraction: float) -> float:

@@ -28,8 +28,9 @@ from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
 from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import Index
+from dietcl.streams.mix import Mix
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sampler import Draw, Mix, pools_of, sample
+from dietcl.streams.sampler import Draw, pools_of, sample
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream, build_stream
 

@@ -33,10 +33,6 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ER uniform": ("er", {"sampling": "uniform"}),
     "ER balanced": ("er", {"sampling": "balanced"}),
 }
-SOURCES_OF: dict[str, dict[str, Any]] = {
-    "glyphs": {"classes": 200, "per_class": 100, "test_per_class": 10},
-    "glyphs-drift": {"classes": 50, "per_class": 1000, "test_per_class": 40},
-}
 RECIPES = {
     "glyphs": Recipe(recipe="class", time_steps=20, label_rate=0.02),
     "glyphs-drift": Recipe(recipe="time", time_steps=20, label_rate=0.02),
@@ -159,7 +155,7 @@ class Study:
         own = {"alpha": trial.alpha, "threshold": float(threshold)} if name == "dietcl" else {}
         stream, micro = self.options.stream, PRESETS["micro"]
         # Search seeds take other images of other characters, so that nothing is chosen on a reported test image.
-        source = SOURCES[stream](**SOURCES_OF[stream], seed=seed if seed in SEARCH_SEEDS else 0)
+        source = SOURCES[stream](seed=seed if seed in SEARCH_SEEDS else 0)
         config = RunConfig(
             method=name,
             method_config=replace(method_config(name), **fixed, **own),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dietcl.streams.sampler import Mix
+from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
     import torch

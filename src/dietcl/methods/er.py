@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Term
-from dietcl.streams.sampler import Mix
+from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
     from dietcl.engine.net import Net

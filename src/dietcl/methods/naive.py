@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dietcl.methods.base import Method, Phase, Term
-from dietcl.streams.sampler import Mix
+from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
     from dietcl.engine.net import Net

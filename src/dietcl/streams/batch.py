@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dietcl.streams.sampler import PoolName
+from dietcl.streams.mix import PoolName
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.keys import numpy_generator
+from dietcl.streams.deal import NOWHERE, TEST, TRAIN, Dealt, deal
 from dietcl.streams.manifest import Index
-from dietcl.streams.recipes import NOWHERE, TEST, TRAIN, Dealt, Recipe, deal
+from dietcl.streams.recipes import Recipe
 
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]

@@ -26,11 +26,11 @@ class _Drawn:
     variation: ClassVar[Variation] = STILL
     drift: ClassVar[Drift | None] = None
 
-    classes: int = 100
+    classes: int = 200
     """Number of characters, chosen by the seed; near look-alikes come last."""
-    per_class: int = 200
+    per_class: int = 100
     """Training images of each character."""
-    test_per_class: int = 20
+    test_per_class: int = 10
     """Test images of each character."""
     size: int = 32
     """Side of the images in pixels."""
@@ -103,7 +103,7 @@ class GlyphsDrift(_Drawn):
     drift: ClassVar[Drift | None] = Drift()
 
     classes: int = 50
-    per_class: int = 400
+    per_class: int = 1000
     test_per_class: int = 40
 
 

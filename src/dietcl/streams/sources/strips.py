@@ -2,18 +2,13 @@
 
 import io
 import json
-import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import numpy as np
-from PIL import Image
-
 from dietcl.errors import UserError
-from dietcl.streams.manifest import write_manifest
+from dietcl.streams.sources.pack import IMAGES, MANIFEST, Progress, prepare_pack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,22 +21,21 @@ class Strips:
 
     path: Path
 
-    def prepare(self, cache: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+    def prepare(self, cache: Path, progress: Progress | None = None) -> Path:
         """Unpack into one array beside a manifest, once."""
         try:
             stamp = self.path.stat()
         except OSError:
             raise UserError(f"{self.path}: no such file; give a .zip of WebP strips") from None
-        folder = cache / f"{self.path.stem}-{stamp.st_size}-{stamp.st_mtime_ns}"
-        if not (folder / "manifest.parquet").is_file():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as partial:
-                self._unpack(Path(partial) / "pack", progress)
-                if not folder.exists():
-                    (Path(partial) / "pack").rename(folder)
-        return folder / "manifest.parquet"
+        facts = {"name": self.path.name, "bytes": stamp.st_size, "time": stamp.st_mtime_ns}
+        return prepare_pack(cache, self.path.stem, facts, lambda folder: self._unpack(folder, progress))
 
-    def _unpack(self, folder: Path, progress: Callable[[int, int], None] | None) -> None:
+    def _unpack(self, folder: Path, progress: Progress | None) -> None:
+        import numpy as np
+        from PIL import Image
+
+        from dietcl.streams.manifest import write_manifest
+
         try:
             with zipfile.ZipFile(self.path) as pack:
                 size = int(json.loads(pack.read("meta.json"))["size"])
@@ -59,14 +53,13 @@ class Strips:
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
             raise UserError(f"{self.path}: not a zip of WebP strips with a meta.json ({error})") from None
         images = np.concatenate(strips)
-        folder.mkdir()
-        np.save(folder / "images.npy", images)
+        np.save(folder / IMAGES, images)
         columns = {
             "id": [str(i) for i in range(len(images))],
-            "file": ["images.npy"] * len(images),
+            "file": [IMAGES] * len(images),
             "offset": np.arange(len(images)),
             "label": label,
             "time": [None] * len(images),
             "split": split,
         }
-        write_manifest(folder / "manifest.parquet", columns)
+        write_manifest(folder / MANIFEST, columns)

@@ -1,0 +1,113 @@
+"""Dealing: which time step every row of a manifest goes to, and which labels are revealed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.errors import UserError
+from dietcl.keys import numpy_generator
+from dietcl.streams.manifest import SPLITS, Index
+from dietcl.streams.recipes import Recipe
+
+TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))
+NOWHERE = -1
+
+Steps = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """For every manifest row its time step (0-based, NOWHERE if unused) and whether its label is revealed."""
+
+    step: Steps
+    labeled: npt.NDArray[np.bool_]
+
+
+def deal(index: Index, recipe: Recipe, seed: int) -> Dealt:
+    """Deal every row to a time step and choose the labels to reveal."""
+    step = _DEALERS[recipe.recipe](index, recipe, seed)
+    labeled = _choose_labels(index, step, recipe, seed)
+    if recipe.test_per_step is not None:
+        test = np.flatnonzero((index.split == TEST) & (step != NOWHERE))
+        rank = _rank_in_group(step[test], numpy_generator(seed, "test-per-step"))
+        step[test[rank >= recipe.test_per_step]] = NOWHERE
+    return Dealt(step, labeled)
+
+
+def _deal_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
+    present = np.unique(index.label[index.split == TRAIN])
+    present = present[present >= 0]
+    if len(present) < recipe.time_steps:
+        raise UserError(
+            f"--time-steps {recipe.time_steps}: the stream has only {len(present)} classes to deal over time steps; "
+            "use fewer time steps, or --recipe data"
+        )
+    order = numpy_generator(seed, "class-order").permutation(present)
+    step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int32)
+    for step, classes in enumerate(np.array_split(order, recipe.time_steps)):
+        step_of_class[classes] = step
+    dealt = step_of_class[index.label]
+    unknown = (index.label < 0) & (index.split == TRAIN)
+    return _deal_at_random(dealt, unknown, recipe, numpy_generator(seed, "label-unknown"))
+
+
+def _deal_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+    known = ~np.isnan(index.time)
+    times = index.time[known & (index.split == TRAIN)]
+    if not len(times):
+        raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
+    # Both cuts go by value, so that all images of one moment, test images too, share a time step.
+    if recipe.cut == "count":
+        moments, count = np.unique(times, return_counts=True)
+        # A moment belongs where its first image falls: images of equal time never leave the first time step empty.
+        step_of_moment = (np.cumsum(count) - count) * recipe.time_steps // len(times)
+        latest = np.searchsorted(moments, index.time, side="right") - 1
+        step = step_of_moment[np.maximum(latest, 0)].astype(np.int32)
+    else:
+        edges = np.linspace(times.min(), times.max(), recipe.time_steps + 1)[1:-1]
+        # All at one moment leaves nothing to cut: then every image arrives at once, at the first time step.
+        step = np.searchsorted(edges[edges > times.min()], index.time, side="right").astype(np.int32)
+    step[~known] = NOWHERE
+    return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
+
+
+def _deal_at_any_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+    step = np.full(len(index), NOWHERE, np.int32)
+    for split in (TRAIN, TEST):  # each by itself, so that each is cut into equal counts
+        step = _deal_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
+    return step
+
+
+_DEALERS = {"class": _deal_by_class, "time": _deal_by_time, "data": _deal_at_any_time}
+
+
+def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, generator: np.random.Generator) -> Steps:
+    chosen = generator.permutation(np.flatnonzero(rows))
+    step[chosen] = np.arange(len(chosen)) % recipe.time_steps
+    return step
+
+
+def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
+    rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE))
+    group = step[rows].astype(np.int64) * len(index.classes) + index.label[rows]
+    _, group, size = np.unique(group, return_inverse=True, return_counts=True)
+    # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
+    quota = np.floor(np.round(size * recipe.label_rate, 6) + 0.5).astype(np.int64)
+    if recipe.at_least_one:
+        quota = np.maximum(quota, 1)
+    rank = _rank_in_group(group, numpy_generator(seed, "reveal"))
+    labeled = np.zeros(len(index), np.bool_)
+    labeled[rows[rank < quota[group]]] = True
+    return labeled
+
+
+def _rank_in_group(group: npt.NDArray[np.integer], generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Rank the members of every group in random order, from 0."""
+    shuffled = generator.permutation(len(group))
+    order = shuffled[np.argsort(group[shuffled], kind="stable")]
+    sorted_group = group[order]
+    starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]]) if len(group) else np.zeros(0, int)
+    rank = np.empty(len(group), np.int64)
+    rank[order] = np.arange(len(group)) - np.repeat(starts, np.diff(np.r_[starts, len(group)]))
+    return rank

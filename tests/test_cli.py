@@ -1,0 +1,169 @@
+"""The command line as a stranger uses it: help, wrong input, and whole runs in real processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+VERBS = ("demo", "train", "pretrain", "streams", "methods", "report", "doctor")
+
+
+def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, as if not in a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "dietcl", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        check=False,
+    )
+
+
+def small(manifest: Path, *more: str) -> list[str]:
+    """Options of a run that takes seconds."""
+    recipe = ["--time-steps", "3", "--label-rate", "0.2"]
+    model = ["--image-size", "16", "--decoder-dim", "16", "--weights", "random"]
+    return ["--stream", str(manifest), *recipe, *model, "--batch", "12", "--micro-batch", "6", "--budget", "2", *more]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_with_examples(verb):
+    result = dietcl(verb, "--help")
+    assert result.returncode == 0
+    assert f"dietcl {verb}" in result.stdout
+    assert "Examples" in result.stdout
+
+
+def test_the_list_of_verbs_is_complete():
+    result = dietcl("--help")
+    assert result.returncode == 0
+    assert all(f"\n  {verb} " in result.stdout for verb in VERBS)
+    assert dietcl("--version").stdout.startswith("dietcl ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["train", "--method", "dietcl", "--help"], ["methods", "--json"]]
+)
+def test_help_does_not_load_torch(arguments):
+    # What takes long at start is torch; the time itself is a benchmark's business.
+    code = (
+        "import sys\nfrom dietcl.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'timm', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
+        "print(heavy, file=sys.stderr)\nsys.exit(len(heavy))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ["trian", "train"]),
+        (["train", "--method", "dietlc"], ["--method dietlc", "dietcl"]),
+        (["train", "--method", "dietcl:paper"], ["dietcl:paper", "dietcl:release"]),
+        (["train", "--stream", "glyph"], ["--stream glyph", "glyphs"]),
+        (["train", "--stream", "nowhere.parquet"], ["nowhere.parquet", "no such"]),
+        (["train", "--preset", "huge"], ["--preset huge", "micro"]),
+        (["train", "--budget", "lots"], ["lots", "500"]),
+        (["train", "--budget", "2h500"], ["2h500"]),
+        (["train", "--label-rate", "2"], ["--label-rate 2", "between 0 and 1"]),
+        (["train", "--time-steps", "0"], ["--time-steps 0"]),
+        (["train", "--batch", "10", "--micro-batch", "4"], ["--batch 10", "multiple"]),
+        (["train", "--lr", "-1"], ["--lr -1"]),
+        (["train", "--test-images", "0"], ["--test-images 0"]),
+        (["train", "--source.classes", "99999"], ["99999"]),
+        (["train", "--first-steps", "0"], ["--first-steps 0"]),
+        (["train", "--device", "tpu"], ["--device tpu"]),
+        (["train", "--weights", "nowhere.pth"], ["nowhere.pth"]),
+        (["train", "--encoder", "swin_tiny_patch4_window7_224", "--image-size", "224"], ["swin_tiny"]),
+        (["train", "--no-such-option", "3"], ["no-such-option"]),
+        (["report"], ["run"]),
+        (["report", "nowhere"], ["nowhere"]),
+        (["pretrain", "--updates", "0"], ["--updates 0"]),
+        (["streams", "--stream", "nowhere.zip"], ["nowhere.zip"]),
+    ],
+)
+def test_wrong_input_gets_a_sentence_and_exit_code_2(arguments, words, tmp_path, cache):
+    result = dietcl(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    said = " ".join((result.stdout + result.stderr).split())
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("*/events.jsonl"))
+
+
+def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
+    train = ["train", *small(blobs, "--method", "er", "--json", "--curves", "2")]
+    first = dietcl(*train, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    result = json.loads(first.stdout)
+    folder = tmp_path / result["run"]
+    expected = ("config.json", "environment.json", "events.jsonl", "counts.npz", "receipts.json", "weights.safetensors")
+    assert all((folder / name).is_file() for name in expected)
+    assert 0 <= result["final_mean"] <= 1
+    again = dietcl(*train, cwd=tmp_path)  # finished runs are shown, not repeated
+    assert json.loads(again.stdout) == result
+    report = dietcl("report", str(folder), cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+    assert list((folder / "figures").glob("*.png"))
+
+
+def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
+    arguments = ["train", *small(blobs, "--out", "run", "--budget", "60")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dietcl", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run/checkpoint").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(2)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "goes on" in " ".join(said.split())
+    assert dietcl(*arguments, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "run/finished").is_file()
+
+
+def test_pretraining_leaves_weights_pictures_and_goes_on(blobs, tmp_path):
+    model = ["--image-size", "16", "--decoder-dim", "16", "--batch", "8", "--out", "upstream"]
+    arguments = ["pretrain", "--stream", str(blobs), "--updates", "6", "--checkpoint-every", "3", *model]
+    result = dietcl(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
+        assert (tmp_path / "upstream" / name).stat().st_size > 1000
+    again = dietcl(*arguments, "--lr", "1e-4", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "upstream" in again.stderr
+    train = dietcl("train", *small(blobs), "--weights", "upstream/weights.safetensors", cwd=tmp_path)
+    assert train.returncode == 0, train.stderr
+
+
+def test_streams_lists_and_shows(blobs):
+    listed = json.loads(dietcl("streams", "--json").stdout)
+    assert {entry["name"] for entry in listed} >= {"glyphs", "glyphs-drift", "glyphs-upstream", "digits"}
+    shown = json.loads(dietcl("streams", "--stream", str(blobs), "--time-steps", "3", "--json").stdout)
+    assert len(shown["steps"]) == 3
+    assert sum(step["unlabeled"] + step["labeled"] for step in shown["steps"]) == 120
+
+
+def test_methods_as_json_have_names():
+    names = [entry["name"] for entry in json.loads(dietcl("methods", "--json").stdout)]
+    assert names == ["dietcl", "er", "naive"]
+
+
+def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path):
+    healthy = dietcl("doctor", "--json")
+    findings = {finding["what"]: finding for finding in json.loads(healthy.stdout)}
+    assert healthy.returncode == 0, healthy.stdout
+    assert {"python", "packages", "device", "precision", "fonts", "cache"} <= set(findings)
+    (tmp_path / "file").touch()
+    broken = dietcl("doctor", DIETCL_CACHE=str(tmp_path / "file" / "cache"))
+    assert broken.returncode == 1
+    assert "BAD  cache" in broken.stdout
