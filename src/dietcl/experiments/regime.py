@@ -34,14 +34,14 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ER balanced": ("er", {"sampling": "balanced"}),
 }
 RECIPES = {
-    "glyphs": Recipe(recipe="class", time_steps=20, label_rate=0.02),
-    "glyphs-drift": Recipe(recipe="time", time_steps=20, label_rate=0.02),
+    "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),
+    "glyphs-drift": Recipe(recipe="time", time_steps=10, label_rate=0.02),
 }
 LR = (3e-4, 1e-3, 3e-3)
 HEAD_LR = (3e-3, 1e-2, 3e-2)
 ALPHA = (1.0, 5.0, 50.0)
 GUESS = 40  # budget of the search for the rates with which ER uniform's peak is looked for
-FIRST_BUDGET = 5
+FIRST_BUDGET = 10
 LAST_BUDGET = 320
 SEARCH_STEPS = 3
 MEASURES = {

@@ -26,11 +26,11 @@ class _Drawn:
     variation: ClassVar[Variation] = STILL
     drift: ClassVar[Drift | None] = None
 
-    classes: int = 200
+    classes: int = 100
     """Number of characters, chosen by the seed; near look-alikes come last."""
-    per_class: int = 100
+    per_class: int = 200
     """Training images of each character."""
-    test_per_class: int = 10
+    test_per_class: int = 20
     """Test images of each character."""
     size: int = 32
     """Side of the images in pixels."""

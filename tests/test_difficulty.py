@@ -1,0 +1,12 @@
+"""The difficulty of the built-in streams was settled before any method was compared on them."""
+
+import pytest
+
+from dietcl.experiments.difficulty import ridge_accuracy
+from dietcl.verbs.train import parse_run
+
+
+@pytest.mark.parametrize("stream", ["glyphs", "glyphs-drift"])
+def test_a_ridge_classifier_on_the_frozen_encoder_finds_it_neither_trivial_nor_hopeless(stream):
+    config, _ = parse_run(["--stream", stream, "--label-rate", "0.02"])
+    assert 0.10 < ridge_accuracy(config) < 0.60

@@ -1,0 +1,56 @@
+"""Every command of the README is run as a reader would type it."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Path:
+    """A folder with real JPEGs of two classes, and the manifest that the README's Python makes of them."""
+    folder = tmp_path_factory.mktemp("desk")
+    generator = np.random.default_rng(0)
+    for name, brightness in (("cat", 60), ("dog", 190)):
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = generator.normal(brightness, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
+    (script,) = (text for language, text in BLOCKS if language == "python")
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True)
+    return folder
+
+
+def test_the_readme_names_two_commands_and_more():
+    assert COMMANDS[:2] == ["make demo", "make test"]
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("make ")])
+def test_make_knows_what_to_do(command):
+    # Run dry: `make test` would run this test again, and the demo's own verb is run below.
+    plan = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ("dietcl demo" if "demo" in command else "pytest") in plan
+
+
+def test_the_other_commands_work_in_their_order(desk):
+    for line in COMMANDS:
+        if line.startswith("make "):
+            continue
+        program, *arguments = shlex.split(line)
+        assert program == "dietcl"
+        result = subprocess.run(
+            [sys.executable, "-m", "dietcl", *arguments], cwd=desk, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
+    assert (desk / "runs/photos/report.html").is_file()
+    assert (desk / "demo/report.html").is_file()
