@@ -40,12 +40,12 @@ def test_a_pack_becomes_a_manifest_with_the_same_pixels(tmp_path):
 
 
 def test_what_is_no_pack_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.zip"):
+    with pytest.raises(UserError, match=r"nowhere\.zip"):
         Strips(path=tmp_path / "nowhere.zip").prepare(tmp_path)
     (tmp_path / "text.zip").write_text("not a zip")
-    with pytest.raises(UserError, match="text.zip"):
+    with pytest.raises(UserError, match=r"text\.zip"):
         Strips(path=tmp_path / "text.zip").prepare(tmp_path)
     with zipfile.ZipFile(tmp_path / "bare.zip", "w") as pack:
         pack.writestr("train/a/00.webp", b"")
-    with pytest.raises(UserError, match="bare.zip"):
+    with pytest.raises(UserError, match=r"bare\.zip"):
         Strips(path=tmp_path / "bare.zip").prepare(tmp_path)

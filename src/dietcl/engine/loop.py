@@ -37,8 +37,9 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         learner.method.begin_step(learner.net, step)
         curve = _Curve(learner, step)
         done: tuple[Phase, ...] = ()
+        updates = 0
         while phase := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
-            run_phase(learner, step, phase, len(done), curve)
+            updates += run_phase(learner, step, phase, len(done), curve)
             done += (phase,)
         learner.method.end_step(learner.net, step)
         learning_seconds = time.perf_counter() - started
@@ -49,8 +50,9 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         learner.witness.event(
             "step_end",
             t=step.t,
-            accuracy_mean=summary.accuracy_mean[step.t - 1],
-            accuracy_pooled=summary.accuracy_pooled[step.t - 1],
+            accuracy_mean=_known(summary.accuracy_mean[step.t - 1]),
+            accuracy_pooled=_known(summary.accuracy_pooled[step.t - 1]),
+            updates=updates,
             spent=receipt.spent,
             unused=receipt.unused,
             seconds=learning_seconds,
@@ -124,6 +126,11 @@ def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -
         # The update's loss is the mean over micro-batches of the sum of the terms.
         torch.stack([term.weight * term.value for term in terms]).sum().div(micro_batches).backward()
     return {term.name: term.value.detach() / micro_batches for term in terms}
+
+
+def _known(value: float) -> float | None:
+    """Return None for what could not be measured: JSON has no word for nan."""
+    return None if math.isnan(value) else float(value)
 
 
 def _announce(learner: Learner, step: TimeStep) -> None:

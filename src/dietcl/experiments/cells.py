@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from dietcl.metrics import Summary, summarize
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment and the name under which its result is compared."""
+    """One run of an experiment under a key of its own, such as `peak/ER uniform/40 updates/seed 100`."""
 
-    name: str
+    key: str
     config: RunConfig
 
 
@@ -27,9 +28,7 @@ class Cell:
 class Result:
     """What a cell measured."""
 
-    name: str
-    seed: int
-    hash: str
+    key: str
     summary: Summary
     facts: dict[str, Any]
 
@@ -43,23 +42,23 @@ class Store:
         if path.is_file():
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
-                self._lines[entry["hash"]] = entry
+                self._lines[entry["key"]] = entry
 
     def __contains__(self, cell: Cell) -> bool:
-        return cell.config.hash() in self._lines
+        return cell.key in self._lines
 
     def add(self, entry: dict[str, Any]) -> None:
         """Append a finished cell."""
-        self._lines[entry["hash"]] = entry
+        self._lines[entry["key"]] = entry
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
-        entry = self._lines[cell.config.hash()]
+        entry = self._lines[cell.key]
         counts = [np.array(entry[name]) for name in ("correct", "count", "loss_sum")]
-        return Result(cell.name, cell.config.seed, entry["hash"], summarize(*counts), entry["facts"])
+        return Result(cell.key, summarize(*counts), entry["facts"])
 
 
 def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> Iterator[tuple[int, int]]:
@@ -84,7 +83,7 @@ def _one_thread() -> None:
 def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
     from dietcl.run import execute, open_stream
 
-    folder = scratch / cell.config.hash()
+    folder = scratch / re.sub(r"[^\w.]+", "-", cell.key)
     execute(cell.config, folder, device="cpu", progress=lambda t, fraction: None)
     stream, _ = open_stream(cell.config)
     labels = [len(step.labeled) for step in stream.steps]
@@ -98,4 +97,4 @@ def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
         "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
         "flops": sum(item["flops"] for step in receipts["steps"] for item in step["items"]),
     }
-    return {"hash": cell.config.hash(), "name": cell.name, "seed": cell.config.seed, **matrices, "facts": facts}
+    return {"key": cell.key, **matrices, "facts": facts}

@@ -37,8 +37,8 @@ RECIPES = {
     "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),
     "glyphs-drift": Recipe(recipe="time", time_steps=10, label_rate=0.02),
 }
-LR = (3e-4, 1e-3, 3e-3)
-HEAD_LR = (3e-3, 1e-2, 3e-2)
+LR = (1e-3, 3e-3, 1e-2)
+HEAD_LR = (1e-2, 3e-2, 1e-1)
 ALPHA = (1.0, 5.0, 50.0)
 GUESS = 40  # budget of the search for the rates with which ER uniform's peak is looked for
 FIRST_BUDGET = 10
@@ -115,7 +115,7 @@ class Study:
         """Return the best trial of each method after three time steps of the search seeds."""
         cells = {
             (method, trial): [
-                self._cell(method, trial, budget, seed, threshold=round(0.8 * budget), steps=SEARCH_STEPS)
+                self._cell("search", method, trial, budget, seed, threshold=round(0.8 * budget), steps=SEARCH_STEPS)
                 for seed in SEARCH_SEEDS
             ]
             for method in methods
@@ -130,7 +130,7 @@ class Study:
         scores: dict[int, float] = {}
         budget = FIRST_BUDGET
         while budget <= LAST_BUDGET:
-            cells = [self._cell("ER uniform", trial, budget, seed, threshold=0) for seed in SEARCH_SEEDS]
+            cells = [self._cell("peak", "ER uniform", trial, budget, seed, threshold=0) for seed in SEARCH_SEEDS]
             self._run(cells, f"ER uniform at {budget} updates")
             scores[budget] = self._mean_final(cells)
             past = list(scores.values())
@@ -142,14 +142,21 @@ class Study:
     def compare(self, budget: int, chosen: dict[str, Trial], threshold: int) -> dict[str, list[Result]]:
         """Run every method on every seed."""
         cells = {
-            method: [self._cell(method, chosen[method], budget, seed, threshold) for seed in SEEDS]
+            method: [self._cell("comparison", method, chosen[method], budget, seed, threshold) for seed in SEEDS]
             for method in METHODS
         }
         self._run([cell for group in cells.values() for cell in group], f"comparison at {budget} updates")
         return {method: [self.store.result(cell) for cell in group] for method, group in cells.items()}
 
     def _cell(
-        self, method: str, trial: Trial, budget: int, seed: int, threshold: int, steps: int | None = None
+        self,
+        stage: str,
+        method: str,
+        trial: Trial,
+        budget: int,
+        seed: int,
+        threshold: int,
+        steps: int | None = None,
     ) -> Cell:
         name, fixed = METHODS[method]
         own = {"alpha": trial.alpha, "threshold": float(threshold)} if name == "dietcl" else {}
@@ -170,7 +177,8 @@ class Study:
             seed=seed,
             first_steps=steps,
         )
-        return Cell(method, config)
+        rates = f"lr {trial.lr:g}, head {trial.head_lr:g}" + (f", alpha {trial.alpha:g}" if own else "")
+        return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config)
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
         progress = run_cells(cells, self.store, self.options.scratch, self.options.jobs)

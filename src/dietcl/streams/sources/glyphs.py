@@ -28,7 +28,7 @@ class _Drawn:
 
     classes: int = 100
     """Number of characters, chosen by the seed; near look-alikes come last."""
-    per_class: int = 200
+    per_class: int = 100
     """Training images of each character."""
     test_per_class: int = 20
     """Test images of each character."""
@@ -102,8 +102,8 @@ class GlyphsDrift(_Drawn):
     variation: ClassVar[Variation] = DRIFTING
     drift: ClassVar[Drift | None] = Drift()
 
-    classes: int = 50
-    per_class: int = 1000
+    classes: int = 25
+    per_class: int = 500
     test_per_class: int = 40
 
 
