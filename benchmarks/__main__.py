@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("ledger",)
+NAMES = ("ledger", "startup")
 
 
 def main() -> int:

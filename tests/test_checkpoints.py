@@ -207,7 +207,7 @@ def test_timm_checkpoint(known, tmp_path, name):
 
 def test_timm_name(monkeypatch):
     published = checkpoints.timm.create_model("test_vit", pretrained=False)
-    network = fresh(encoder="test_vit")
+    network = fresh(encoder="test_vit", image_size=32)
     monkeypatch.setattr(checkpoints.timm, "create_model", lambda name, pretrained: published)
     assert load_weights(network, "test_vit").interpolated == ("encoder.vit.pos_embed",)
     assert torch.equal(network.encoder.vit.blocks[0].attn.qkv.weight, published.blocks[0].attn.qkv.weight)

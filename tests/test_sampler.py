@@ -173,12 +173,15 @@ class TestReservoir:
         stream = make_stream(sizes)
         gone: set[int] = set()
         for t in range(1, len(sizes) + 1):
-            all_rows = {int(row) for step in stream.steps[: t - past_only] for row in step.labeled}
+            past = {int(row) for step in stream.steps[: t - 1] for row in step.labeled}
+            now = set() if past_only else {int(row) for row in stream.steps[t - 1].labeled}
             kept = self.rows(stream, t, capacity, past_only)
-            assert len(kept) == len(set(kept)) == min(capacity, len(all_rows))
-            assert set(kept) <= all_rows
-            assert not set(kept) & gone
-            gone |= all_rows - set(kept)
+            assert now <= set(kept)  # this time step's labels are all at hand
+            kept_past = [row for row in kept if row not in now]
+            assert len(kept_past) == len(set(kept_past)) == min(capacity, len(past))
+            assert set(kept_past) <= past
+            assert not set(kept_past) & gone
+            gone |= past - set(kept_past)
 
     def test_large_enough_keeps_all_in_order(self) -> None:
         stream = make_stream([4, 5])
@@ -186,8 +189,8 @@ class TestReservoir:
         assert self.rows(stream, 2, 9) == self.rows(stream, 2, 100) == everything
 
     def test_every_label_is_kept_with_the_same_probability(self) -> None:
-        sizes, capacity, seeds = [10, 5, 15], 6, 1500
-        kept = Counter(row for seed in range(seeds) for row in self.rows(make_stream(sizes, seed=seed), 3, capacity))
+        sizes, capacity, seeds = [10, 5, 15, 0], 6, 1500
+        kept = Counter(row for seed in range(seeds) for row in self.rows(make_stream(sizes, seed=seed), 4, capacity))
         expected = seeds * capacity / 30
         rows = [int(row) for step in make_stream(sizes).steps for row in step.labeled]
         # Drawn without replacement, the counts vary less by the share that is kept.

@@ -262,7 +262,21 @@ def test_paths_tell_nothing(tmp_path: Path) -> None:
     recipe = Recipe(recipe="class", time_steps=2, label_rate=0.2)
     plain = build_stream("s", write(tmp_path / "plain", label), recipe, 0)
     telling = write(tmp_path / "telling", label, files=[f"{name}/{i}.png" for i, name in enumerate(label)])
-    assert_same(plain, build_stream("s", telling, recipe, 0), but=("identity",))
+    other = build_stream("s", telling, recipe, 0)
+    for one, two in zip((*plain.steps, *plain.tests), (*other.steps, *other.tests), strict=True):
+        for pool in ("labeled", "unlabeled", "rows"):
+            if hasattr(one, pool):
+                rows = [np.sort(s.index_row[getattr(step, pool)]) for s, step in ((plain, one), (other, two))]
+                assert (rows[0] == rows[1]).all()
+
+
+def test_the_seed_alone_does_not_tell_which_image_a_row_number_is(tmp_path: Path) -> None:
+    # A method knows its keys, and so could know the seed.
+    recipe = Recipe(recipe="data", time_steps=1, label_rate=0)
+    one, two = (
+        build_stream("s", write(tmp_path / name, ["a"] * 40, files=[f"{name}.png"] * 40), recipe, 0) for name in "xy"
+    )
+    assert (one.index_row != two.index_row).any()
 
 
 def test_order_tells_nothing(tmp_path: Path) -> None:
@@ -294,7 +308,17 @@ def test_row_numbers_of_train_and_test_and_labeled_are_mixed(index: Index) -> No
 
 def test_a_time_step_holds_rows_and_revealed_labels_only(index: Index) -> None:
     stream = build_stream("s", index, RECIPES[0], 0)
-    public = {"t", "labeled", "labels", "unlabeled", "seen_classes", "new_classes", "classes", "realized_rate"}
+    public = {
+        "t",
+        "labeled",
+        "labels",
+        "unlabeled",
+        "seen_classes",
+        "new_classes",
+        "classes",
+        "is_first",
+        "realized_rate",
+    }
     for step in stream.steps:
         assert {name for name in dir(step) if not name.startswith("_")} == public
         assert set(vars(step)) == {field.name for field in fields(TimeStep)}

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dietcl.config import PRESETS, Evaluation, RunConfig
+from dietcl.config import Evaluation, RunConfig, Training
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.search import Silent
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
+from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.manifest import Index, open_manifest, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, build_stream
@@ -47,7 +48,6 @@ def tiny_config(
     manifest: Path, method: str = "dietcl", *, budget: str = "3", seed: int = 0, **options: object
 ) -> RunConfig:
     """Return a configuration that learns the blobs in seconds; options go to the method."""
-    preset = PRESETS["micro"]
     return RunConfig(
         method=method,
         method_config=replace(method_config(method), **options),  # type: ignore[arg-type]
@@ -56,8 +56,8 @@ def tiny_config(
         recipe=Recipe(recipe="class", time_steps=3, label_rate=0.2),
         model=MODEL,
         weights=None,
-        training=replace(preset.training, batch=12, micro_batch=6),
-        augmentation=preset.augmentation,
+        training=Training(batch=12, micro_batch=6, lr=1e-3, head_lr=1e-2, lr_floor=1e-4),
+        augmentation=Augmentation(crop=0.5),
         budget=budget,
         evaluation=Evaluation(),
         seed=seed,

@@ -1,5 +1,6 @@
 """Evaluation: one pass over the seen test images, kept as integers by time step of origin."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +54,12 @@ class Evaluator:
     def predict(
         self, method: Method, net: Net, test: TestStep
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return predicted class numbers (-1 while no class is known) and losses (0 for classes not yet known)."""
+        """Return predicted class numbers (-1 while no class is known) and losses.
+
+        A class that is not known yet counts as a uniform guess over the known classes and one more.
+        """
         predicted = np.full(len(test.rows), -1, np.int64)
-        losses = np.zeros(len(test.rows))
+        losses = np.full(len(test.rows), math.log(net.classes + 1))
         if not net.classes:
             return predicted, losses
         # Reading the images is free too: under a budget in seconds it would be paid in time.
@@ -64,9 +68,10 @@ class Evaluator:
                 part = slice(start, start + CHUNK)
                 scores = method.predict(net, normalize(self._loader.read(test.rows[part]))).float()
                 predicted[part] = scores.argmax(1).cpu().numpy()
-                labels = torch.from_numpy(test.labels[part]).to(scores.device)
-                labels = labels.where(labels < scores.shape[1], -1)
-                losses[part] = F.cross_entropy(scores, labels, ignore_index=-1, reduction="none").double().cpu().numpy()
+                known = (test.labels[part] >= 0) & (test.labels[part] < net.classes)
+                labels = torch.from_numpy(np.where(known, test.labels[part], 0)).to(scores.device)
+                entropy = F.cross_entropy(scores, labels, reduction="none").double().cpu().numpy()
+                losses[part][known] = entropy[known]
         return predicted, losses
 
 

@@ -3,6 +3,8 @@
 python -m dietcl.experiments.difficulty
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -64,8 +66,8 @@ def main() -> None:
     for stream in RECIPES:
         values = []
         for seed in SEEDS:
-            config, _ = parse_run(["--stream", stream, "--label-rate", "0.02", "--seed", str(seed)])
-            values.append(ridge_accuracy(config))
+            config, _ = parse_run(["--stream", stream, "--seed", str(seed)])
+            values.append(ridge_accuracy(replace(config, recipe=RECIPES[stream])))
         print(f"{stream}: {np.mean(values):.1%} ± {np.std(values, ddof=1):.1%} over seeds {SEEDS}")
 
 

@@ -37,12 +37,12 @@ RECIPES = {
     "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),
     "glyphs-drift": Recipe(recipe="time", time_steps=10, label_rate=0.02),
 }
-LR = (1e-3, 3e-3, 1e-2)
-HEAD_LR = (1e-2, 3e-2, 1e-1)
+LR = (1e-3, 2e-3, 4e-3)
+HEAD_LR = (2e-2, 6e-2, 2e-1)
 ALPHA = (1.0, 5.0, 50.0)
-GUESS = 40  # budget of the search for the rates with which ER uniform's peak is looked for
-FIRST_BUDGET = 10
-LAST_BUDGET = 320
+SEARCH_BUDGET = 80
+FIRST_BUDGET = 40
+LAST_BUDGET = 1280
 SEARCH_STEPS = 3
 MEASURES = {
     "A(T) mean": "final_mean",
@@ -86,18 +86,16 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Find the peak, search, compare, and print every table."""
+    """Search, find the peak, compare, and print every table."""
     options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "regime", __doc__ or "")
     study = Study(options)
     console = Console()
-    rates = study.search(GUESS, ("ER uniform",))
-    peak = study.peak(rates["ER uniform"])
+    chosen = study.search()
+    console.print(_trial_table(chosen))
+    peak = study.peak(chosen["ER uniform"])
     best = max(peak, key=lambda budget: peak[budget])
     console.print(_peak_table(peak, best))
-    paper_like = round(1.25 * best)
-    chosen = study.search(paper_like, tuple(METHODS))
-    console.print(_trial_table(chosen))
-    for label, budget in (("1.25 S*", paper_like), ("S*/4", max(1, round(best / 4)))):
+    for label, budget in (("1.25 S*", round(1.25 * best)), ("S*/4", round(best / 4))):
         results = study.compare(budget, chosen, threshold=best)
         console.print(_regime_line(label, budget, results["DietCL"][0]))
         console.print(_result_table(results))
@@ -111,30 +109,29 @@ class Study:
         self.options = options
         self.store = Store(options.out / f"{options.stream}.jsonl")
 
-    def search(self, budget: int, methods: Sequence[str]) -> dict[str, Trial]:
+    def search(self) -> dict[str, Trial]:
         """Return the best trial of each method after three time steps of the search seeds."""
         cells = {
             (method, trial): [
-                self._cell("search", method, trial, budget, seed, threshold=round(0.8 * budget), steps=SEARCH_STEPS)
+                self._cell("search", method, trial, SEARCH_BUDGET, seed, SEARCH_BUDGET * 4 // 5, SEARCH_STEPS)
                 for seed in SEARCH_SEEDS
             ]
-            for method in methods
+            for method in METHODS
             for trial in TRIALS
         }
-        self._run([cell for group in cells.values() for cell in group], f"search at {budget} updates")
+        self._run([cell for group in cells.values() for cell in group], "search")
         scores = {key: self._mean_final(group) for key, group in cells.items()}
-        return {method: max(TRIALS, key=lambda trial, m=method: scores[m, trial]) for method in methods}  # type: ignore[misc]
+        return {method: max(TRIALS, key=lambda trial, m=method: scores[m, trial]) for method in METHODS}  # type: ignore[misc]
 
     def peak(self, trial: Trial) -> dict[int, float]:
-        """Double ER uniform's budget on the search seeds until its final accuracy has fallen twice running."""
+        """Double ER uniform's budget on the search seeds until its final accuracy no longer rises."""
         scores: dict[int, float] = {}
         budget = FIRST_BUDGET
         while budget <= LAST_BUDGET:
             cells = [self._cell("peak", "ER uniform", trial, budget, seed, threshold=0) for seed in SEARCH_SEEDS]
             self._run(cells, f"ER uniform at {budget} updates")
             scores[budget] = self._mean_final(cells)
-            past = list(scores.values())
-            if len(past) > 2 and past[-1] < past[-3] and past[-2] < past[-3]:
+            if scores[budget] < max(scores.values()):
                 break
             budget *= 2
         return scores

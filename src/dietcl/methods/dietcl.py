@@ -60,7 +60,7 @@ class DietCL(Method):
     }
 
     def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
-        if step.t == 1:
+        if step.is_first:
             phases = [Phase(name="joint", mix=self._joint_mix(first=True))]
         elif not self.config.memory:
             phases = [Phase(name="joint", mix=self._joint_mix())]

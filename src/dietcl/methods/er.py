@@ -26,7 +26,7 @@ class ER(Method):
         sampling: Literal["uniform", "balanced"] = "balanced"
         """uniform: the whole batch from all labels so far; balanced: half this time step's, half the past's."""
         memory: int | None = None
-        """Keep a reservoir of this many labels (all by default)."""
+        """Keep a reservoir of this many labels of earlier time steps (all by default)."""
 
         def __post_init__(self) -> None:
             if self.memory is not None and self.memory < 1:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import dietcl._compat  # noqa: F401
 from dietcl.errors import UserError
+from dietcl.models.presets import MEAN, STD
 
 # isort: split
 import timm
@@ -34,8 +35,9 @@ class Encoder(nn.Module):
         if image_size % self.patch:
             raise UserError(
                 f"image_size {image_size} is not a multiple of the patch size {self.patch} of {name}: "
-                f"choose {self.grid * self.patch or self.patch} or {(self.grid + 1) * self.patch}"
+                f"choose {max(1, self.grid) * self.patch} or {(max(1, self.grid) + 1) * self.patch}"
             )
+        self.pixel_statistics = _pixel_statistics(name)
         table_1ND = position_table(self.dim, self.grid)
         with torch.no_grad():
             positions = self._tables()[1]
@@ -64,6 +66,12 @@ class Encoder(nn.Module):
     def pool(tokens_BND: Tensor, prompts: int = 0) -> Tensor:
         """Return the mean of the patch tokens, leaving out the class token and the given number of prompts."""
         return tokens_BND[:, 1 + prompts :].mean(dim=1)
+
+
+def _pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and deviation by channel of the pixels, from 0 to 1, that the published weights were trained on."""
+    published = None if name == "micro" else get_pretrained_cfg(name)
+    return ((MEAN,) * 3, (STD,) * 3) if published is None else (published.mean, published.std)
 
 
 def position_table(dim: int, grid: int) -> Tensor:

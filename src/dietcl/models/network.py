@@ -4,14 +4,18 @@ import torch
 from torch import Tensor, nn
 
 from dietcl import keys
+from dietcl.errors import UserError
 from dietcl.models.decoder import Decoder, normalized_targets, patchify, reconstruction_loss
 from dietcl.models.encoder import Encoder
 from dietcl.models.head import GrowingHead
-from dietcl.models.presets import ModelConfig
+from dietcl.models.presets import MEAN, STD, ModelConfig
 
 
 class Network(nn.Module):
     """Encoder, decoder and head; it has no forward of its own because only the metered network may run it."""
+
+    pixel_scale: Tensor
+    pixel_shift: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -25,7 +29,16 @@ class Network(nn.Module):
             patch=self.encoder.patch,
             grid=self.encoder.grid,
         )
+        if self.kept_patches < 1:
+            raise UserError(
+                f"--mask-ratio {config.mask_ratio}: leaves none of the {self.encoder.num_patches} patches visible at "
+                f"--image-size {config.image_size}; lower the ratio or take larger images"
+            )
         self.head = GrowingHead(self.encoder.dim)
+        # Images come standardized alike for every encoder; pre-trained ones were shown another standard.
+        mean, std = (torch.tensor(values)[:, None, None] for values in self.encoder.pixel_statistics)
+        self.register_buffer("pixel_scale", STD / std, persistent=False)
+        self.register_buffer("pixel_shift", (MEAN - mean) / std, persistent=False)
         self.encoder.apply(_initialize)
         self.decoder.apply(_initialize)
 
@@ -36,7 +49,7 @@ class Network(nn.Module):
 
     def features(self, images_BCHW: Tensor, prompts_BPD: Tensor | None = None) -> Tensor:
         """Return the mean patch token of each image."""
-        tokens_BND = self.encoder(images_BCHW, prompts_BPD=prompts_BPD)
+        tokens_BND = self.encoder(self._as_pretrained(images_BCHW), prompts_BPD=prompts_BPD)
         return self.encoder.pool(tokens_BND, 0 if prompts_BPD is None else prompts_BPD.shape[1])
 
     def logits_of(self, features_BD: Tensor) -> Tensor:
@@ -46,12 +59,16 @@ class Network(nn.Module):
 
     def reconstruct(self, images_BCHW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return each image's loss [B], predictions [B, patches, values] and mask [B, patches], true if hidden."""
+        images_BCHW = self._as_pretrained(images_BCHW)
         patches = self.encoder.num_patches
         keep_BK = random_keep(len(images_BCHW), patches, self.kept_patches, generator).to(images_BCHW.device)
         predictions_BPV = self.decoder(self.encoder(images_BCHW, keep_BK), keep_BK)
         mask_BP = mask_of(keep_BK, patches)
         targets_BPV = normalized_targets(patchify(images_BCHW, self.encoder.patch))
         return reconstruction_loss(predictions_BPV, targets_BPV, mask_BP), predictions_BPV, mask_BP
+
+    def _as_pretrained(self, images_BCHW: Tensor) -> Tensor:
+        return images_BCHW * self.pixel_scale + self.pixel_shift
 
 
 def build_network(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Network:

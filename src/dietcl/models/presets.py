@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from dietcl.errors import UserError
 
+MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1: how images are standardized, and what `micro` is trained on
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

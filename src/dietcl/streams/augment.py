@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.keys import numpy_generator, torch_generator
+from dietcl.models.presets import MEAN, STD
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.sampler import Draw
 
-MEAN, STD = 0.5, 0.25
 Key = tuple[int | str, ...]
 
 

@@ -60,18 +60,26 @@ def sample(
 
 def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
     steps = stream.steps[: t - 1 if mix.past_only else t]
-    rows = np.concatenate([step.labeled for step in steps]) if steps else np.zeros(0, np.int64)
-    labels = np.concatenate([step.labels for step in steps]) if steps else np.zeros(0, np.int64)
-    origin = np.repeat(np.arange(len(steps)), [len(step.labeled) for step in steps])
-    if mix.capacity is not None and mix.capacity < len(rows):
-        # The labels with the smallest lots: uniform over all so far, and what was dropped once stays out.
-        lots = np.concatenate(
-            [numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled)) for step in steps]
-        )
-        kept = np.sort(np.argsort(lots)[: mix.capacity])
-        rows, labels, origin = rows[kept], labels[kept], origin[kept]
+    kept = _reservoir(stream, t, mix.capacity)
+    rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled[kept[step.t]] for step in steps)])
+    labels = np.concatenate([np.zeros(0, np.int64), *(step.labels[kept[step.t]] for step in steps)])
     if not mix.by_time_step:
         return Pool(rows, labels)
-    sizes = np.bincount(origin, minlength=len(steps))
-    bounds = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    return Pool(rows, labels, bounds)
+    sizes = np.array([int(kept[step.t].sum()) for step in steps], np.int64)
+    return Pool(rows, labels, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
+
+
+def _reservoir(stream: Stream, t: int, capacity: int | None) -> dict[int, npt.NDArray[np.bool_]]:
+    """Tell for every time step until t which of its labels are still there; those of t itself all are.
+
+    The earlier labels with the smallest lots are kept: uniform over all of them, and what was dropped stays out.
+    """
+    lots = {
+        step.t: numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled))
+        for step in stream.steps[: t - 1]
+    }
+    drawn = np.sort(np.concatenate([np.zeros(0), *lots.values()]))
+    highest = drawn[capacity - 1] if capacity is not None and capacity < len(drawn) else np.inf
+    return {past: lot <= highest for past, lot in lots.items()} | {
+        t: np.ones(len(stream.steps[t - 1].labeled), np.bool_)
+    }

@@ -33,6 +33,11 @@ class TimeStep:
         return np.unique(self.labels)
 
     @property
+    def is_first(self) -> bool:
+        """Whether no label was revealed before this time step."""
+        return self.seen_classes == len(self.new_classes)
+
+    @property
     def realized_rate(self) -> float:
         """Share of this time step's images whose label is revealed."""
         return len(self.labeled) / max(1, len(self.labeled) + len(self.unlabeled))
@@ -75,7 +80,7 @@ def build_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
 
 def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> Stream:
     """Hand out what was dealt: labels that are not revealed are not read here, nor kept."""
-    number_of_row = numpy_generator(seed, "opaque-rows").permutation(len(index))
+    number_of_row = numpy_generator(seed, index.hash, "opaque-rows").permutation(len(index))
     index_row = np.empty(len(index), np.int64)
     index_row[number_of_row] = np.arange(len(index))
     classes: list[int] = []  # codes in the order of their first reveal
