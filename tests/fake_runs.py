@@ -1,6 +1,8 @@
 """Writes run folders as the engine does, from made-up learning: what the report's tests read."""
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from dietcl.config import PRESETS, RunConfig
 from dietcl.keys import numpy_generator
+from dietcl.methods import method_config
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources import SOURCES
 
 Array = npt.NDArray[Any]
 
@@ -39,22 +45,29 @@ def write_run(
     curves: bool = False,
     labels: tuple[str, ...] = tuple(_LETTERS),
     options: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Path:
-    """Write a run folder that looks as if `method` had learned `learned` of `time_steps`."""
+    """Write a run folder that looks as if `method` had learned `learned` of `time_steps`; changes go to the config."""
     folder.mkdir(parents=True)
     learned = time_steps if learned is None else learned
-    config = {
-        "method": method,
-        "method_config": options or {},
-        "stream": stream,
-        "source": {"seed": 0},
-        "recipe": {"kind": "class", "time_steps": time_steps, "label_rate": 0.02},
-        "budget": "20",
-        "accounting": "images",
-        "seed": seed,
-        "hash": f"hash of {method} {seed}",
-    }
-    _write_json(folder / "config.json", config)
+    micro = PRESETS["micro"]
+    config = RunConfig(
+        method=method,
+        method_config=replace(method_config(method), **(options or {})),
+        stream=stream,
+        source=SOURCES[stream]() if stream in SOURCES else None,
+        recipe=Recipe(time_steps=time_steps, label_rate=0.02),
+        model=micro.model,
+        weights="shipped",
+        training=micro.training,
+        augmentation=micro.augmentation,
+        budget="20",
+        seed=seed,
+    )
+    config = replace(config, **changes)
+    identity = hashlib.sha256(f"{stream} {config.recipe} {seed}".encode()).hexdigest()[:16]
+    further = {"stream_identity": identity, "weights_digest": "0123456789abcdef", "hash": config.hash()}
+    _write_json(folder / "config.json", config.resolved() | further)
     _write_json(folder / "environment.json", {"dietcl": "0.1.0", "python": "3.11", "device": "cpu", "threads": 2})
     correct, count, loss_sum = _counts(method, seed, time_steps, learned, str(options))
     np.savez(folder / "counts.npz", correct=correct, count=count, loss_sum=loss_sum)

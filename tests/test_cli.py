@@ -76,9 +76,15 @@ def test_help_does_not_load_torch(arguments):
         (["train", "--time-steps", "0"], ["--time-steps 0"]),
         (["train", "--batch", "10", "--micro-batch", "4"], ["--batch 10", "multiple"]),
         (["train", "--lr", "-1"], ["--lr -1"]),
+        (["train", "--beta1", "1.5"], ["--beta1 1.5"]),
+        (["train", "--layer-decay", "nan"], ["--layer-decay nan"]),
+        (["train", "--alpha", "-5"], ["--alpha -5"]),
+        (["train", "--threads", "0"], ["--threads 0"]),
+        (["train", "--device", "cpu:"], ["--device cpu:"]),
+        (["streams", "--stream", "glyphs", "--method", "er"], ["--method"]),
         (["train", "--test-images", "0"], ["--test-images 0"]),
         (["train", "--source.classes", "99999"], ["99999"]),
-        (["train", "--first-steps", "0"], ["--first-steps 0"]),
+        (["train", "--first-time-steps", "0"], ["--first-time-steps 0"]),
         (["train", "--device", "tpu"], ["--device tpu"]),
         (["train", "--weights", "nowhere.pth"], ["nowhere.pth"]),
         (["train", "--encoder", "swin_tiny_patch4_window7_224", "--image-size", "224"], ["swin_tiny"]),
@@ -167,3 +173,27 @@ def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path):
     broken = dietcl("doctor", DIETCL_CACHE=str(tmp_path / "file" / "cache"))
     assert broken.returncode == 1
     assert "BAD  cache" in broken.stdout
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain"])
+def test_a_file_in_the_place_of_the_folder_is_named(verb, blobs, tmp_path):
+    (tmp_path / "taken").touch()
+    arguments = small(blobs) if verb == "train" else ["--stream", str(blobs), "--image-size", "16", "--updates", "1"]
+    result = dietcl(verb, *arguments, "--out", "taken", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "taken" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_what_could_not_start_leaves_the_folder_free(blobs, tmp_path):
+    arguments = small(blobs, "--out", "run")
+    missing = dietcl("train", *arguments, "--weights", "nowhere.pth", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert dietcl("train", *arguments, cwd=tmp_path).returncode == 0
+
+
+def test_brackets_in_a_path_and_a_budget_below_one_update_are_shown_plainly(blobs, tmp_path):
+    result = dietcl("train", *small(blobs, "--out", "x[/b]", "--budget", "0.5"), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "x[/b]" in result.stdout
+    assert "nothing was learned" in result.stdout

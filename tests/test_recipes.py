@@ -62,7 +62,7 @@ recipes = st.builds(
     label_rate=st.one_of(st.sampled_from([0.0, 0.01, 0.29, 0.5, 1.0]), st.floats(0, 1).map(lambda x: round(x, 4))),
     at_least_one=st.booleans(),
     cut=st.sampled_from(["count", "duration"]),
-    test_per_step=st.none() | st.integers(1, 4),
+    test_per_time_step=st.none() | st.integers(1, 4),
 )
 
 
@@ -91,8 +91,8 @@ def test_rows_and_quotas(index: Index, recipe: Recipe, seed: int) -> None:
     # Test rows are in at most one time step, and no time step has too many.
     test = dealt.step[~train]
     assert ((test >= NOWHERE) & (test < recipe.time_steps)).all()
-    if recipe.test_per_step is not None:
-        assert max(Counter(test[test >= 0].tolist()).values(), default=0) <= recipe.test_per_step
+    if recipe.test_per_time_step is not None:
+        assert max(Counter(test[test >= 0].tolist()).values(), default=0) <= recipe.test_per_time_step
 
 
 @given(indexes(), recipes, st.integers(0, 5))
@@ -249,14 +249,14 @@ class TestTime:
 def test_test_images_are_chosen_at_random_and_training_rows_are_not_touched() -> None:
     index = make_index(np.arange(300) % 3, split=np.arange(300) % 2)
     recipe = Recipe(recipe="class", time_steps=3, label_rate=0.1)
-    full, few = deal(index, recipe, 0), deal(index, replace(recipe, test_per_step=7), 0)
+    full, few = deal(index, recipe, 0), deal(index, replace(recipe, test_per_time_step=7), 0)
     train = index.split == TRAIN
     np.testing.assert_array_equal(full.step[train], few.step[train])
     np.testing.assert_array_equal(full.labeled, few.labeled)
     kept = ~train & (few.step != NOWHERE)
     np.testing.assert_array_equal(few.step[kept], full.step[kept])
     assert np.bincount(few.step[kept]).tolist() == [7, 7, 7]
-    again = deal(index, replace(recipe, test_per_step=7), 1)
+    again = deal(index, replace(recipe, test_per_time_step=7), 1)
     assert (kept != (~train & (again.step != NOWHERE))).any()
 
 
@@ -276,7 +276,7 @@ def test_revealed_labels_are_a_fair_draw() -> None:
         ({"label_rate": 1.5}, "--label-rate 1.5"),
         ({"label_rate": -0.1}, "--label-rate -0.1"),
         ({"label_rate": float("nan")}, "--label-rate nan"),
-        ({"test_per_step": 0}, "--test-per-step 0"),
+        ({"test_per_time_step": 0}, "--test-per-time-step 0"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

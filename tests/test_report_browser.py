@@ -80,9 +80,14 @@ def browser(chromium: "webdriver.Chrome", page: Path) -> Iterator["webdriver.Chr
 
 
 def _chart(browser: "webdriver.Chrome", kind: str) -> WebElement:
-    chart = browser.find_element(By.CSS_SELECTOR, f'.chart[data-kind="{kind}"] svg')
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", chart)
-    return chart
+    return _bring(browser, f'.chart[data-kind="{kind}"] svg')
+
+
+def _bring(browser: "webdriver.Chrome", selector: str) -> WebElement:
+    """Scroll an element into view at once: the page itself glides, and a click would miss."""
+    element = browser.find_element(By.CSS_SELECTOR, selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    return element
 
 
 def _lines(browser: "webdriver.Chrome", selector: str = ".run-line") -> list[WebElement]:
@@ -133,20 +138,20 @@ def test_arrow_keys_read_the_chart(browser: "webdriver.Chrome", runs: tuple[Run,
 
 def test_the_switch_turns_from_mean_to_pooled(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
     before = _lines(browser)[0].get_attribute("d")
-    browser.find_element(By.CSS_SELECTOR, '[data-measure="pooled"]').click()
+    _bring(browser, '[data-measure="pooled"]').click()
     assert _lines(browser)[0].get_attribute("d") != before
     chart = _chart(browser, "accuracy")
     assert f"{100 * runs[0].summary.accuracy_pooled[6]:.1f} %" in _hover(browser, chart, _tick(chart, 7), 200)
 
 
 def test_a_click_on_the_legend_hides_a_run_and_another_brings_it_back(browser: "webdriver.Chrome") -> None:
-    button = browser.find_element(By.CSS_SELECTOR, '#tools [data-runs="0"]')
+    button = _bring(browser, '#tools [data-runs="0"]')
     button.click()
     assert [line.get_attribute("data-run") for line in _lines(browser)] == ["1", "2", "3"]
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
     assert len(_lines(browser)) == 4
-    browser.find_element(By.CSS_SELECTOR, '#tools [data-runs="2 3"]').click()
+    _bring(browser, '#tools [data-runs="2 3"]').click()
     assert [line.get_attribute("data-run") for line in _lines(browser)] == ["0", "1"]
 
 
@@ -158,6 +163,19 @@ def test_the_matrix_has_a_cell_per_measurement(browser: "webdriver.Chrome", runs
     place = [float(first.get_attribute(key)) + 2 for key in ("x", "y")]
     text = _hover(browser, chart, *place)
     assert f"{100 * runs[0].summary.accuracy[0, 0]:.1f} %" in text
+
+
+def test_the_axes_of_a_small_matrix_mark_every_time_step(chromium: "webdriver.Chrome", tmp_path: Path) -> None:
+    sizes = (1, 2, 3, 4, 5, 12)
+    folders = [write_run(tmp_path / str(size), method="er", time_steps=size) for size in sizes]
+    chromium.get(write_report(folders, tmp_path / "report").as_uri())
+    charts = chromium.find_elements(By.CSS_SELECTOR, '.chart[data-kind="matrix"] svg')
+    for size, chart in zip(sizes, charts, strict=True):
+        rows = [int(mark.text) for mark in chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="end"]')]
+        marks = chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="middle"]:not(.title, .cell-value)')
+        assert rows == [int(mark.text) for mark in marks]
+        assert rows == list(range(1, size + 1)) if size < 12 else len(rows) >= 6
+    assert chromium.get_log("browser") == []
 
 
 def test_the_other_charts_answer_the_pointer(browser: "webdriver.Chrome") -> None:

@@ -72,7 +72,7 @@ def assert_same(one: Stream, two: Stream, but: tuple[str, ...] = ()) -> None:
 RECIPES = [
     Recipe(recipe="class", time_steps=3, label_rate=0.1),
     Recipe(recipe="time", time_steps=7, label_rate=0.1, at_least_one=True),
-    Recipe(recipe="time", time_steps=4, label_rate=0.3, cut="duration", test_per_step=5),
+    Recipe(recipe="time", time_steps=4, label_rate=0.3, cut="duration", test_per_time_step=5),
     Recipe(recipe="data", time_steps=5, label_rate=0.2),
 ]
 

@@ -40,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"dietcl: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("dietcl: stopped", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # Whoever read our output has had enough; Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

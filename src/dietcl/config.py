@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from dietcl.budget.units import Budget
@@ -42,9 +44,15 @@ class Training:
                 f"--batch {self.batch} --micro-batch {self.micro_batch}: "
                 "the batch must be a multiple of the micro-batch"
             )
-        for option in ("lr", "head_lr"):
-            if not getattr(self, option) > 0:
+        for option in ("lr", "head_lr", "layer_decay"):
+            if not 0 < getattr(self, option) < math.inf:
                 raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number above 0")
+        for option in ("lr_floor", "weight_decay"):
+            if not 0 <= getattr(self, option) < math.inf:
+                raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number from 0")
+        for option in ("beta1", "beta2"):
+            if not 0 <= getattr(self, option) < 1:
+                raise UserError(f"--{option} {getattr(self, option)}: give a number from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +83,12 @@ class Pretraining:
             if getattr(self, option) < 1:
                 name = option.replace("_", "-")
                 raise UserError(f"--{name} {getattr(self, option)}: give a whole number from 1")
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"--lr {self.lr}: give a number above 0")
+        if not 0 <= self.warmup < 1:
+            raise UserError(f"--warmup {self.warmup}: give a share from 0 to below 1")
+        if not 0 < self.crop <= 1:
+            raise UserError(f"--crop {self.crop}: give a share of the area above 0, at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +139,12 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+def stream_title(stream: str) -> str:
+    """Return a short name for a stream: a manifest goes by its file, or by its folder if that says more."""
+    path = Path(stream)
+    return path.parent.name or path.stem if path.stem == "manifest" else path.stem
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides what a run computes."""
@@ -145,13 +165,13 @@ class RunConfig:
     accounting: Literal["images", "flops"] = "images"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seed: int = 0
-    first_steps: int | None = None
+    first_time_steps: int | None = None
     """Learn the first so many time steps only."""
 
     def __post_init__(self) -> None:
         Budget.parse(self.budget)
-        if self.first_steps is not None and self.first_steps < 1:
-            raise UserError(f"--first-steps {self.first_steps}: give at least 1, or leave it out for all")
+        if self.first_time_steps is not None and self.first_time_steps < 1:
+            raise UserError(f"--first-time-steps {self.first_time_steps}: give at least 1, or leave it out for all")
 
     def resolved(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""

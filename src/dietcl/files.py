@@ -1,9 +1,12 @@
 """Where what can be made again is kept, and writing that never leaves half a file."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+from dietcl.errors import UserError
 
 
 def default_cache() -> Path:
@@ -16,3 +19,18 @@ def write_json(path: Path, value: Any) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder and those above it, or say why that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be made a folder ({error.strerror}); choose another --out") from None
+    return path
+
+
+def digest(path: Path) -> str:
+    """Return a hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -24,8 +24,8 @@ from dietcl.engine.loop import NotFinite, learn
 from dietcl.engine.samples import save_samples
 from dietcl.engine.search import choose_threshold
 from dietcl.errors import UserError
-from dietcl.files import default_cache, write_json
-from dietcl.models.checkpoints import save_weights
+from dietcl.files import default_cache, digest, make_folder, write_json
+from dietcl.models.checkpoints import save_weights, shipped
 from dietcl.streams.manifest import Index, open_manifest
 from dietcl.streams.stream import Stream, build_stream
 
@@ -46,30 +46,36 @@ class Recorder:
         self.journal.write(event, **fields)
 
 
-def open_stream(config: RunConfig) -> tuple[Stream, Index]:
+def open_stream(config: RunConfig, progress: Progress | None = None) -> tuple[Stream, Index]:
     """Prepare a built-in source if need be, and cut its manifest into the stream."""
-    manifest = Path(config.stream) if config.source is None else config.source.prepare(default_cache())
+    if config.source is None:
+        manifest = Path(config.stream)
+    else:
+        report = progress and (lambda done, total: progress(0, done / total))
+        manifest = config.source.prepare(default_cache(), report)
     index = open_manifest(manifest)
     stream = build_stream(config.stream, index, config.recipe, config.seed)
-    if config.first_steps is not None:
-        stream = replace(stream, steps=stream.steps[: config.first_steps], tests=stream.tests[: config.first_steps])
-    return stream, index
+    first = config.first_time_steps
+    return replace(stream, steps=stream.steps[:first], tests=stream.tests[:first]), index
 
 
 def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued."""
     if fresh:
         _clear(folder)
-    if is_finished(folder) and _differences(_read_config(folder), config.resolved()) == []:
+    stream, index = open_stream(config, progress)
+    identity = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": _weights_digest(config)}
+    _refuse_another(identity, folder)
+    if is_finished(folder):
         return
-    stream, index = open_stream(config)
-    _claim(config, stream, folder)
     place = pick_device(device)
-    _describe(stream, folder, place)
-    config, search = _settle(config, stream, index, place, folder, progress)
+    settled, search = _settle(config, stream, index, place, folder, progress)
     recorder = Recorder(progress)
-    learner = assemble(config, stream, index, place, recorder)
+    learner = assemble(settled, stream, index, place, recorder)
     learner.ledger.book_search(search)
+    # Only now: what cannot be started must not claim the folder.
+    write_json(make_folder(folder) / "config.json", identity | {"hash": config.hash()})
+    _describe(learner, folder)
     saved = checkpoint.load(learner, folder / "checkpoint")
     recorder.journal = Journal(folder / "events.jsonl", keep=saved.journal if saved else 0)
     try:
@@ -80,6 +86,8 @@ def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: 
     except NotFinite as stop:
         recorder.event("stopped", reason=str(stop))
         raise
+    finally:
+        recorder.journal.close()
     save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
     save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash()})
@@ -101,23 +109,20 @@ def save_results(learner: Learner, folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove a run, but never a folder that holds anything else."""
-    if folder.exists():
-        if any(folder.iterdir()) and not (folder / "config.json").is_file():
+    if folder.is_dir() and any(folder.iterdir()):
+        if "stream_identity" not in _read_config(folder):
             raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
         shutil.rmtree(folder)
 
 
-def _claim(config: RunConfig, stream: Stream, folder: Path) -> None:
-    """Make the folder this configuration's own, or refuse when it holds another run."""
-    mine = {**config.resolved(), "stream_identity": stream.identity}
-    different = _differences(_read_config(folder), mine)
+def _refuse_another(identity: dict[str, Any], folder: Path) -> None:
+    """Refuse a folder that holds another run."""
+    different = _differences(_read_config(folder), identity)
     if different:
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "
             "choose another --out, or start over with --fresh"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", mine | {"hash": config.hash()})
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -127,8 +132,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
     except ValueError:
-        raise UserError(f"{path}: not readable as JSON; choose another --out, or start over with --fresh") from None
-    return found
+        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
+    return found if isinstance(found, dict) else {}
 
 
 def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> list[str]:
@@ -142,14 +147,21 @@ def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "")
     return different
 
 
-def _describe(stream: Stream, folder: Path, device: torch.device) -> None:
+def _weights_digest(config: RunConfig) -> str | None:
+    """Return a hash of the file that the run starts from, if it starts from one."""
+    path = shipped(config.model.encoder) if config.weights == "shipped" else Path(config.weights or "")
+    return digest(path) if path.is_file() else None
+
+
+def _describe(learner: Learner, folder: Path) -> None:
     environment = {
         "dietcl": dietcl.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "device": str(device),
+        "device": str(learner.device),
         "threads": torch.get_num_threads(),
-        "realized_rate": stream.realized_rate,
+        "weights": learner.origin,
+        "realized_rate": learner.stream.realized_rate,
         **{name: version(name) for name in _RECORDED},
     }
     write_json(folder / "environment.json", environment)
@@ -164,7 +176,7 @@ def _settle(
     path = folder / "search.json"
     if not path.is_file():
         found = choose_threshold(config, stream, index, device, lambda fraction: progress(0, fraction))
-        write_json(path, asdict(found))
+        write_json(make_folder(folder) / path.name, asdict(found))
     saved = json.loads(path.read_text())
     settled = replace(config, method_config=replace(config.method_config, threshold=saved["threshold"]))
     return settled, tuple(Item(**item) for item in saved["spent"])

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dietcl.engine.learner import Learner
+from dietcl.errors import UserError
 
 _PARTS = ("network", "method", "modules")
 
@@ -40,8 +42,11 @@ def load(learner: Learner, folder: Path) -> Progress | None:
     """Bring a learner to the last checkpoint; None if there is none."""
     if (found := newest(folder)) is None:
         return None
-    saved: dict[str, Any] = json.loads((found / "progress.json").read_text())
-    tensors = {part: load_file(found / f"{part}.safetensors", device=str(learner.device)) for part in _PARTS}
+    try:
+        saved: dict[str, Any] = json.loads((found / "progress.json").read_text())
+        tensors = {part: load_file(found / f"{part}.safetensors", device=str(learner.device)) for part in _PARTS}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{found}: the checkpoint is damaged ({error}); start over with --fresh") from None
     learner.network.head.grow(len(tensors["network"]["head.bias"]), torch.Generator())
     learner.network.load_state_dict(tensors["network"])
     learner.method.load_state(tensors["method"])  # first, because a method may need it to make its modules

@@ -12,8 +12,8 @@ def pick_device(name: str = "auto") -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
-    kind = name.partition(":")[0]
-    if not available.get(kind, False):
+    kind, _, number = name.partition(":")
+    if not available.get(kind, False) or (":" in name and not number.isdigit()):
         there = ", ".join(kind for kind, there in available.items() if there)
         raise UserError(f"--device {name}: not available here; use auto or one of {there}")
     return torch.device(name)
@@ -21,4 +21,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 def set_threads(threads: int | None) -> None:
     """Let torch use so many threads, or all cores that this process may use."""
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads or 1)
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads {threads}: give at least 1, or leave it out for all cores")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or cores)

@@ -11,7 +11,7 @@ class Journal:
     def __init__(self, path: Path, keep: int = 0) -> None:
         path.touch()
         with path.open("r+b") as file:
-            file.truncate(keep)
+            file.truncate(min(keep, path.stat().st_size))
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, event: str, **fields: object) -> None:

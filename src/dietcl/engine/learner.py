@@ -45,6 +45,8 @@ class Learner:
     evaluator: Evaluator
     counts: Counts
     witness: Witness
+    origin: str  # where the first weights came from
+    pace: float = 0.0  # seconds that the last update took
 
     @property
     def device(self) -> torch.device:
@@ -54,7 +56,8 @@ class Learner:
 
 def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.device, witness: Witness) -> Learner:
     """Put together a learner that has learned nothing yet."""
-    network = starting_network(config).to(device)
+    network, origin = starting_network(config)
+    network.to(device)
     ledger = Ledger(Budget.parse(config.budget), config.accounting, config.training.batch, cost_model(config.model))
     loader = Loader(stream, Storage(index, config.model.image_size), device)
     return Learner(
@@ -68,14 +71,14 @@ def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.devi
         evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images),
         counts=Counts.empty(len(stream.steps)),
         witness=witness,
+        origin=origin,
     )
 
 
-def starting_network(config: RunConfig) -> Network:
-    """Build the network with the weights that the run starts from."""
+def starting_network(config: RunConfig) -> tuple[Network, str]:
+    """Build the network that the run starts from, and say where its weights came from."""
     network = build_network(config.model, config.seed)
-    if config.weights == "shipped":
-        load_weights(network, shipped(config.model.encoder))
-    elif config.weights is not None:
-        load_weights(network, config.weights)
-    return network
+    if config.weights is None:
+        return network, "random weights"
+    source = shipped(config.model.encoder) if config.weights == "shipped" else config.weights
+    return network, f"{config.weights}: {load_weights(network, source)}"

@@ -41,7 +41,11 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         while phase := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
             updates += run_phase(learner, step, phase, len(done), curve)
             done += (phase,)
-        learner.method.end_step(learner.net, step)
+        try:
+            learner.method.end_step(learner.net, step)
+        except Overdraft as refused:
+            name = type(learner.method).__name__
+            raise RuntimeError(f"{name}.end_step must be paid from what its phases leave over: {refused}") from refused
         learning_seconds = time.perf_counter() - started
         until = min(step.t + 1, len(learner.stream.steps))
         learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
@@ -78,9 +82,9 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     ready = learner.loader.iterate(draws)
     classes = torch.from_numpy(step.classes).to(learner.device)
     # The first update is expected to cost a pass an image; the later ones cost what the first did.
-    cost, seconds = float(config.batch), 0.0
+    cost = float(config.batch)
     update = 0
-    while account.affords(cost, seconds):
+    while account.affords(cost, learner.pace):
         started, spent = time.perf_counter(), ledger.spent
         lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
         optimizer.zero_grad(set_to_none=True)
@@ -102,7 +106,7 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
             )
         optimizer.step()
         learner.method.after_update(learner.net, phase)
-        cost, seconds = ledger.spent - spent, time.perf_counter() - started
+        cost, learner.pace = ledger.spent - spent, time.perf_counter() - started
         if update % LOG_EVERY == 0:
             learner.witness.event(
                 "update", t=step.t, phase=phase.name, update=update, loss=values, lr=lr, spent=ledger.spent

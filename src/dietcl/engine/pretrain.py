@@ -21,6 +21,7 @@ from dietcl.engine.journal import Journal
 from dietcl.engine.net import Net
 from dietcl.engine.samples import reconstruction_pictures
 from dietcl.errors import UserError
+from dietcl.files import make_folder
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augment import crop_and_flip, normalize
@@ -144,5 +145,5 @@ def _claim(folder: Path, config: dict[str, object]) -> None:
     text = json.dumps(config, indent=1)
     if path.is_file() and path.read_text() != text:
         raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path.write_text(text)

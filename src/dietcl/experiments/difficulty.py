@@ -26,7 +26,7 @@ PENALTIES = 10.0 ** np.arange(-4, 5)
 def ridge_accuracy(config: RunConfig) -> float:
     """Return the pooled test accuracy of a ridge classifier on frozen features of all revealed labels."""
     stream, index = open_stream(config)
-    network = starting_network(config)
+    network, _ = starting_network(config)
     loader = Loader(stream, Storage(index, config.model.image_size), torch.device("cpu"))
 
     def features(rows: npt.NDArray[np.int64]) -> Floats:

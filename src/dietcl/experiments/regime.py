@@ -172,7 +172,7 @@ class Study:
             augmentation=replace(micro.augmentation, flip=False),
             budget=str(budget),
             seed=seed,
-            first_steps=steps,
+            first_time_steps=steps,
         )
         rates = f"lr {trial.lr:g}, head {trial.head_lr:g}" + (f", alpha {trial.alpha:g}" if own else "")
         return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config)

@@ -1,5 +1,6 @@
 """DietCL (Zhang et al., ICLR 2024, section 4 and Algorithm 1)."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -24,7 +25,7 @@ class DietCL(Method):
         """Options of DietCL; every part can be switched off."""
 
         threshold: float | Literal["auto"] = 400.0
-        """Updates of the joint phase (B); what exceeds them goes to the memory alone. auto: cross-validated."""
+        """Updates' worth of passes for the joint phase (B); the rest goes to the memory. auto: cross-validated."""
         threshold_share: float | None = None
         """Give the joint phase this share of every time step's budget instead of a number of updates."""
         alpha: float = 50.0
@@ -43,16 +44,18 @@ class DietCL(Method):
         """Learning-rate factor of the memory-only phase."""
 
         def __post_init__(self) -> None:
-            if self.threshold != "auto" and self.threshold < 0:
+            if self.threshold != "auto" and not self.threshold >= 0:
                 raise UserError(f"--threshold {self.threshold}: give a number of updates from 0, or auto")
             if self.threshold_share is not None and not 0 <= self.threshold_share <= 1:
                 raise UserError(f"--threshold-share {self.threshold_share}: give a share between 0 and 1")
             if self.threshold == "auto" and self.threshold_share is not None:
                 raise UserError("--threshold auto: give --threshold-share None as well, or the share decides")
+            if not 0 <= self.alpha < math.inf:
+                raise UserError(f"--alpha {self.alpha}: give a weight from 0")
             if not self.balance_lr > 0:
                 raise UserError(f"--balance-lr {self.balance_lr}: give a factor above 0")
             shares = (self.unlabeled, self.labeled, self.memory)
-            if min(shares) < 0 or sum(shares) <= 0:
+            if not min(shares) >= 0 or not 0 < sum(shares) < math.inf:
                 raise UserError("--unlabeled, --labeled, --memory: give shares from 0, at least one of them above it")
 
     variants: ClassVar[dict[str, Config]] = {

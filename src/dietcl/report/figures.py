@@ -63,10 +63,9 @@ class Figure:
 
 
 def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
-    """Draw every figure that the runs have data for."""
+    """Draw every figure that the runs have data for into a folder."""
     import matplotlib
 
-    folder.mkdir(parents=True, exist_ok=True)
     entries = entries_of(groups)
     runs = [entry.run for entry in entries]
     figures: list[Figure] = []
@@ -121,7 +120,7 @@ def _plot(width: float, height: float, title: str) -> tuple[Any, Any]:
 def _whole_numbers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
+    return MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)  # with more, a single time step gets tenths
 
 
 def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dietcl.report.runs import Run
 
-_OF_ONE_RUN = {"seed", "hash"}
+_OF_ONE_RUN = {"seed", "hash", "stream_identity"}
 
 
 @dataclass(frozen=True, eq=False)

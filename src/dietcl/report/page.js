@@ -42,10 +42,10 @@
     for (let i = 0; start + i * step <= stop + step * 1e-6; i++) values.push(start + i * step);
     return values;
   };
-  const timeTicks = (first, last, width) => {
-    const step = Math.max(1, niceStep(last - first + 1, Math.max(2, Math.min(last - first + 1, width / 45))));
+  const timeTicks = (first, last, width, apart = 45) => {
+    const step = Math.max(1, niceStep(last - first + 1, Math.max(2, Math.min(last - first + 1, width / apart))));
     const ticks = range(step, last, step).map(Math.round).filter((t) => t >= first);
-    return ticks.length && ticks[0] - first < step / 2 + 1 ? ticks : [first, ...ticks];
+    return ticks.length > 1 && ticks[0] - first < step / 2 + 1 ? ticks : [...new Set([first, ...ticks])];
   };
 
   // Mixed by the style sheet, so that a change between light and dark needs no redrawing.
@@ -209,7 +209,7 @@
     host.replaceChildren(root);
     svg("text", { class: "title", x: 0, y: 12 }, root, "After learning time step");
     svg("text", { class: "title", x: left + (n * size) / 2, y: height - 4, "text-anchor": "middle" }, root, "Test images of time step");
-    for (const t of timeTicks(1, n, n * size)) {
+    for (const t of timeTicks(1, n, n * size, 26)) {
       svg("text", { x: left - 8, y: top + (t - 0.5) * size + 4, "text-anchor": "end" }, root, t);
       svg("text", { x: left + (t - 0.5) * size, y: top + n * size + 16, "text-anchor": "middle" }, root, t);
     }

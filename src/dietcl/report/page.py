@@ -12,13 +12,16 @@ from statistics import fmean
 from typing import Any
 
 from dietcl import __version__
+from dietcl.files import make_folder
 from dietcl.report import panels
 from dietcl.report.data import page_data
 from dietcl.report.figures import Figure, write_figures
 from dietcl.report.groups import Entry, Group, entries_of, group_runs
 from dietcl.report.runs import read_runs
+from dietcl.report.series import MEASURES
 from dietcl.report.tables import COLUMNS, cell, comparison_rows, paired_rows
 
+_FIGURES = "figures"
 _SECTIONS = {
     "comparison": ("Comparison", "Comparison", ""),
     "accuracy": (
@@ -75,11 +78,15 @@ _WORDS = {
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write report.html and the PNG figures of some run folders into a folder, and return the page's path."""
     groups = group_runs(read_runs(runs))
-    out.mkdir(parents=True, exist_ok=True)
-    figures = write_figures(groups, out / "figures")
+    figures = write_figures(groups, make_folder(make_folder(out) / _FIGURES))
     page = out / "report.html"
     page.write_text("\n".join(_page(groups, figures)), encoding="utf-8")
     return page
+
+
+def accuracy_picture(out: Path) -> Path:
+    """Return where write_report puts the picture of accuracy along the stream."""
+    return out / _FIGURES / f"{MEASURES[0].curve}.png"
 
 
 def _page(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[str]:
@@ -137,7 +144,7 @@ def _heading(groups: Sequence[Group]) -> str:
 def _lede(groups: Sequence[Group]) -> str:
     runs = [entry.run for entry in entries_of(groups)]
     budgets = " or ".join(dict.fromkeys(run.budget for run in runs))
-    steps = " or ".join(str(n) for n in sorted({run.summary.time_steps for run in runs} - {0}))
+    steps = " or ".join(str(n) for n in sorted({run.due for run in runs} - {0}))
     begun = [event for run in runs for event in run.of("step_begin")]
     rates = [100 * float(event["realized_rate"]) for event in begun if event.get("realized_rate") is not None]
     labeled = f" About {fmean(rates):.2g} % of the arriving images carry a label." if rates else ""
@@ -148,7 +155,7 @@ def _lede(groups: Sequence[Group]) -> str:
 def _comparison(entries: Sequence[Entry]) -> Iterator[str]:
     runs = [entry.run for entry in entries]
     for entry in entries:
-        done, steps, why = entry.run.summary.learned, entry.run.summary.time_steps, entry.run.stopped
+        done, steps, why = entry.run.summary.learned, entry.run.due, entry.run.stopped
         if why is not None:
             where = f"after {done} of {steps} time steps" if done else "before its first time step was over"
             yield f'<p class="notice"><b>{escape(entry.label)}</b> ended {where}: {escape(why)}</p>'
@@ -156,15 +163,18 @@ def _comparison(entries: Sequence[Entry]) -> Iterator[str]:
     several = any(len(row["runs"]) > 1 for row in rows)
     heads = "".join(f'<th><abbr title="{escape(column.meaning)}">{column.title}</abbr></th>' for column in COLUMNS)
     yield '<div class="card scroll" tabindex="0" role="region" aria-label="Comparison of the runs"><table><thead><tr>'
-    seeds = "<th>Seeds</th>" if several else ""
-    yield f'<th>Method</th><th class="text">Stream</th><th class="text">Budget</th>{seeds}{heads}</tr></thead><tbody>'
+    # What all share stands above the table already, and the room is needed.
+    differing = [key for key in ("stream", "budget") if len({row[key] for row in rows}) > 1]
+    settings = "".join(f'<th class="text">{key.title()}</th>' for key in differing)
+    yield f"<th>Method</th>{settings}{'<th>Seeds</th>' if several else ''}{heads}</tr></thead><tbody>"
     for i, row in enumerate(rows):
         yield f'<tr><th scope="row">{panels.swatch(i)}{escape(row["label"])}</th>'
-        yield f'<td class="text">{escape(row["stream"])}</td><td class="text">{escape(row["budget"])}</td>'
+        yield "".join(f'<td class="text">{escape(row[key])}</td>' for key in differing)
         yield f"<td>{len(row['runs'])}</td>" if several else ""
         yield "".join(f"<td>{_with_quiet_spread(cell(row, column))}</td>" for column in COLUMNS) + "</tr>"
     spread = "one standard deviation over seeds (a single run: one standard error)" if several else "one standard error"
-    yield f'</tbody></table></div><p class="small">Accuracies in percent and forgetting in points, ± {spread}.</p>'
+    yield '</tbody></table></div><p class="small">Accuracies in percent, forgetting and backward transfer in points, '
+    yield f"± {spread}.</p>"
     yield from _differences(paired_rows(runs))
     words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _WORDS.items())
     yield f'<details class="more"><summary>What the words mean</summary><dl class="words">{words}</dl></details>'
@@ -200,7 +210,9 @@ def _with_quiet_spread(text: str) -> str:
 def _accuracy(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[str]:
     entries = entries_of(groups)
     if not any(entry.run.summary.learned for entry in entries):
-        yield '<p class="absent">No accuracy was measured: no run has finished its first time step.</p>'
+        finished = any(entry.run.finished for entry in entries)
+        why = "there were no test images" if finished else "no run has finished its first time step"
+        yield f'<p class="absent">No accuracy was measured: {why}.</p>'
         return
     yield '<div class="card panel"><div id="tools" class="tools"></div><div class="chart" data-kind="accuracy"></div>'
     yield f"<noscript>{''.join(panels.image(figure) for figure in figures if figure.run < 0)}</noscript>"

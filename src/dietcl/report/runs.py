@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.budget.ledger import Item
 from dietcl.budget.units import Budget
+from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.metrics import Summary, summarize
 
@@ -25,17 +27,6 @@ _NEEDED = {
     "step_end": ("t",),
     "stopped": ("reason",),
 }
-
-
-@dataclass(frozen=True)
-class Item:
-    """One line of a receipt: what was computed, on how many images, at what price."""
-
-    purpose: str
-    operation: str
-    images: int
-    passes: float
-    flops: float
 
 
 @dataclass(frozen=True)
@@ -82,6 +73,7 @@ class Run:
     """One run folder as read."""
 
     path: Path
+    finished: bool
     config: dict[str, Any]
     environment: dict[str, Any]
     events: tuple[dict[str, Any], ...]
@@ -95,13 +87,12 @@ class Run:
 
     @property
     def method(self) -> str:
-        return str(self.config.get("method", "?"))
+        return str(self.config["method"])
 
     @property
     def stream(self) -> str:
-        """The name of a built-in stream, or of a manifest's file."""
-        stream = str(self.config.get("stream", "?"))
-        return Path(stream).stem if stream.endswith(".parquet") else stream
+        """The name of a built-in stream, of a manifest's file or of its folder."""
+        return stream_title(str(self.config.get("stream", "?")))
 
     @property
     def budget(self) -> str:
@@ -119,13 +110,18 @@ class Run:
         return seed if isinstance(seed, int) else None
 
     @property
+    def due(self) -> int:
+        """How many time steps the run was to learn."""
+        steps = self.summary.time_steps
+        return min(steps, self.config.get("first_time_steps") or steps)
+
+    @property
     def stopped(self) -> str | None:
-        """Why the run ended before the stream did, or None when it did not."""
+        """Why the run ended before it had learned all that it was to learn, or None when it did not."""
+        if self.finished or (self.due and self.summary.learned >= self.due):
+            return None
         reasons = [str(event["reason"]) for event in self.of("stopped")]
-        done, steps = self.summary.learned, self.summary.time_steps
-        if reasons:
-            return reasons[-1]
-        return None if steps and done == steps else "it was interrupted or is still under way"
+        return reasons[-1] if reasons else "it was interrupted or is still under way"
 
     @cached_property
     def seconds(self) -> float:
@@ -135,6 +131,18 @@ class Run:
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind in their order."""
         return [event for event in self.events if event["event"] == kind]
+
+
+def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the run folders among some paths and one level below them, each once, and the paths that lead to none."""
+    found: dict[Path, Path] = {}
+    others = []
+    for path in paths:
+        runs = _runs_at(path)
+        found |= {run.resolve(): run for run in runs if run.resolve() not in found}
+        if not runs:
+            others.append(path)
+    return list(found.values()), others
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[Run, ...]:
@@ -148,17 +156,31 @@ def read_run(path: Path) -> Run:
     """Read one run folder."""
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; name a run folder, as `dietcl train` writes them.")
-    if not (path / "config.json").is_file():
-        raise UserError(f"{path}: not a run folder, it holds no config.json; name one that `dietcl train` wrote.")
+    config = _read_object(path / "config.json")
+    if config is None or "method" not in config:
+        lack = "it holds no config.json" if config is None else "its config.json names no method"
+        raise UserError(f"{path}: not a run folder, {lack}; name one that `dietcl train` wrote.")
     return Run(
         path=path,
-        config=_read_object(path / "config.json") or {},
+        finished=(path / "finished").is_file(),
+        config=config,
         environment=_read_object(path / "environment.json") or {},
         events=_read_events(path / "events.jsonl"),
         summary=_read_summary(path / "counts.npz"),
         receipts=_read_receipts(path / "receipts.json"),
         samples=_read_samples(path / "samples.npz"),
     )
+
+
+def _runs_at(path: Path) -> list[Path]:
+    if path.is_dir() and not (path / "config.json").is_file():
+        return [folder for folder in sorted(path.iterdir()) if _is_run(folder)]
+    return [path] if _is_run(path) else []
+
+
+def _is_run(folder: Path) -> bool:
+    """Tell a run from any other folder; that of a pre-training has a config.json as well."""
+    return "method" in (_read_object(folder / "config.json") or {})
 
 
 def _broken(path: Path, what: str) -> UserError:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.report.runs import Item, Run
+from dietcl.budget.ledger import Item
+from dietcl.report.runs import Run
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

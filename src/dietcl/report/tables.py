@@ -61,6 +61,18 @@ COLUMNS = (
         lambda run: run.summary.forgetting,
     ),
     Column(
+        "backward_transfer",
+        "Backward transfer",
+        "how far accuracy on earlier time steps has moved since each was learned, in points; below 0 it fell",
+        lambda run: run.summary.backward_transfer,
+    ),
+    Column(
+        "forward_transfer",
+        "Forward transfer",
+        "accuracy on the next time step's images before it is learned",
+        lambda run: run.summary.forward_transfer,
+    ),
+    Column(
         "final_current",
         "New",
         "accuracy on the last time step's images at the end",
@@ -90,6 +102,8 @@ COLUMNS = (
     ),
 )
 _PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
+# The usual comparison shall fit a terminal of 80 characters; the rows and the page hold the rest.
+_NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer")
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -98,14 +112,12 @@ def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return differences with 95 % intervals between configurations that share stream, budget and several seeds."""
+    """Return differences with 95 % intervals between configurations that spent alike on several equal streams."""
     columns = [column for column in COLUMNS if column.key in _PAIRED]
     rows = []
     for one, other in combinations(group_runs(runs), 2):
-        if _setting(one) != _setting(other):
-            continue
         mine, theirs = _by_seed(one), _by_seed(other)
-        seeds = sorted(mine.keys() & theirs.keys())
+        seeds = sorted(seed for seed in mine.keys() & theirs.keys() if _setting(mine[seed]) == _setting(theirs[seed]))
         if len(seeds) < 2:
             continue
         for column in columns:
@@ -140,8 +152,7 @@ def comparison_table(runs: Sequence[Run]) -> "Table":
     table.add_column("Method", min_width=10)
     if len(sizes) > 1:
         table.add_column("Seeds", justify="right")
-    # The usual comparison shall fit 80 characters; the rows and the page hold the rest.
-    columns = [column for column in COLUMNS if column.key != "average_pooled"]
+    columns = [column for column in COLUMNS if column.key not in _NOT_IN_TERMINAL]
     for column in columns:
         table.add_column(column.title.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in rows:
@@ -158,9 +169,10 @@ def cell(row: dict[str, Any], column: Column, tight: bool = False) -> str:
         return "–"
     if not column.percent:
         return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    number = f"{100 * value:z.1f}".replace("-", "−")
     if spread is None or (tight and column.key not in _PAIRED):
-        return f"{100 * value:.1f}"
-    return f"{100 * value:.1f}{'±' if tight else ' ± '}{100 * spread:.1f}"
+        return number
+    return f"{number}{'±' if tight else ' ± '}{100 * spread:.1f}"
 
 
 def _row(group: Group) -> dict[str, Any]:
@@ -186,11 +198,16 @@ def _row(group: Group) -> dict[str, Any]:
     return row
 
 
-def _setting(group: Group) -> tuple[str, str, int]:
-    run = group.runs[0]
-    return run.stream, run.budget, run.summary.time_steps
+def _setting(run: Run) -> tuple[Any, ...]:
+    """Return what must be equal for a difference to be due to the method."""
+    batch = run.config.get("training", {}).get("batch")
+    return run.config["stream_identity"], run.due, run.budget, run.config.get("accounting"), batch
 
 
 def _by_seed(group: Group) -> dict[int, Run]:
-    """Return the complete runs by seed."""
-    return {run.seed: run for run in group.runs if run.seed is not None and run.stopped is None}
+    """Return the runs that can be paired by seed: complete, measured, and on a stream known for certain."""
+    return {
+        run.seed: run
+        for run in group.runs
+        if run.seed is not None and run.stopped is None and run.summary.learned and "stream_identity" in run.config
+    }

@@ -28,10 +28,10 @@ def deal(index: Index, recipe: Recipe, seed: int) -> Dealt:
     """Deal every row to a time step and choose the labels to reveal."""
     step = _DEALERS[recipe.recipe](index, recipe, seed)
     labeled = _choose_labels(index, step, recipe, seed)
-    if recipe.test_per_step is not None:
+    if recipe.test_per_time_step is not None:
         test = np.flatnonzero((index.split == TEST) & (step != NOWHERE))
-        rank = _rank_in_group(step[test], numpy_generator(seed, "test-per-step"))
-        step[test[rank >= recipe.test_per_step]] = NOWHERE
+        rank = _rank_in_group(step[test], numpy_generator(seed, "test-per-time-step"))
+        step[test[rank >= recipe.test_per_time_step]] = NOWHERE
     return Dealt(step, labeled)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from dietcl.errors import UserError
+
 if TYPE_CHECKING:
     from dietcl.streams.sampler import Pool
 
@@ -45,4 +47,8 @@ class Mix:
         by_remainder = sorted(exact, key=lambda name: round(counts[name] - exact[name], 9))
         for name in by_remainder[: size - sum(counts.values())] if counts else []:
             counts[name] += 1
-        return {name: count for name, count in counts.items() if count}
+        if not all(counts.values()):
+            raise UserError(
+                f"--micro-batch {size}: too small to hold images of every pool ({', '.join(counts)}); enlarge it"
+            )
+        return counts

@@ -20,7 +20,7 @@ class Recipe:
     """Reveal at least one label of every class in every time step where it occurs."""
     cut: Literal["count", "duration"] = "count"
     """Cut time into time steps of equal count or of equal duration (recipe 'time' only)."""
-    test_per_step: int | None = None
+    test_per_time_step: int | None = None
     """At most this many test images per time step (all by default)."""
 
     def __post_init__(self) -> None:
@@ -28,5 +28,5 @@ class Recipe:
             raise UserError(f"--time-steps {self.time_steps}: a stream needs at least one time step")
         if not 0 <= self.label_rate <= 1:
             raise UserError(f"--label-rate {self.label_rate}: give a share between 0 and 1, such as 0.01")
-        if self.test_per_step is not None and self.test_per_step < 1:
-            raise UserError(f"--test-per-step {self.test_per_step}: give at least 1, or leave it out for all")
+        if self.test_per_time_step is not None and self.test_per_time_step < 1:
+            raise UserError(f"--test-per-time-step {self.test_per_time_step}: give at least 1, or leave it out for all")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dietcl.budget.units import Budget
 from dietcl.verbs.options import parse
 from dietcl.verbs.train import parse_run
 
@@ -32,17 +33,19 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Run the methods, print the table and write the report."""
     options = parse(Options(), arguments, "dietcl demo", DESCRIPTION)
-    from dietcl.report.page import write_report
+    from dietcl.files import make_folder
+    from dietcl.report.page import accuracy_picture, write_report
     from dietcl.verbs.runs import carry_out, show
 
     runs = []
     for method in METHODS:
         config, _ = parse_run([*method, "--budget", options.budget, "--seed", str(options.seed)])
-        config = replace(config, recipe=replace(config.recipe, label_rate=0.02))
+        config = replace(config, recipe=replace(config.recipe, time_steps=20, label_rate=0.02))
         runs.append((config, options.out / "-".join(method[1::2])))
+    make_folder(options.out)
     print(
         "Learning the built-in stream of drawn characters: 20 time steps, 2 % of the labels, "
-        f"{options.budget} updates of 32 images at each time step.",
+        f"{_allowance(options.budget, config.training.batch)} at each time step.",
         flush=True,
     )
     carry_out(runs, device="auto", threads=options.threads, fresh=False)
@@ -50,5 +53,13 @@ def main(arguments: list[str]) -> int:
     show(folders)
     page = write_report(folders, options.out)
     print(f"report: {page}")
-    print(f"picture: {options.out / 'figures' / 'accuracy.png'}")
+    print(f"picture: {accuracy_picture(options.out)}")
     return 0
+
+
+def _allowance(text: str, batch: int) -> str:
+    """Say in words what one time step may spend."""
+    budget = Budget.parse(text)
+    if budget.unit == "updates":
+        return f"{budget} update{'' if budget.amount == 1 else 's'} of {batch} images"
+    return f"{str(budget).replace('flops', ' FLOPs')} of computation"

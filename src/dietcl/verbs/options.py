@@ -24,11 +24,11 @@ class Choices:
     preset: str = "micro"
 
 
-def pick(arguments: list[str], **defaults: str) -> tuple[Choices, list[str]]:
-    """Take the choices out of the arguments."""
+def pick(arguments: list[str], **choices: str) -> tuple[Choices, list[str]]:
+    """Take a verb's choices, given with their defaults, out of the arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for field in dataclasses.fields(Choices):
-        parser.add_argument(f"--{field.name}", default=defaults.get(field.name, field.default))
+    for name, default in choices.items():
+        parser.add_argument(f"--{name}", default=default)
     found, rest = parser.parse_known_args(arguments)
     return Choices(**vars(found)), rest
 

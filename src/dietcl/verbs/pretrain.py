@@ -36,7 +36,7 @@ class Where:
 
 def main(arguments: list[str]) -> int:
     """Parse the options, pre-train, and say where the weights and pictures lie."""
-    choices, rest = pick(arguments, stream="glyphs-upstream")
+    choices, rest = pick(arguments, stream="glyphs-upstream", preset="micro")
     source = open_source(choices.stream)
     sizes = preset(choices.preset)
     flat = tyro.conf.arg(name="")

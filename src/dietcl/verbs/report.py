@@ -13,7 +13,9 @@ DESCRIPTION = """Write report.html (one self-contained page) and PNG figures for
 Examples:
   dietcl report runs/glyphs-dietcl-1a2b3c
   dietcl report runs/* --out reports/all
-  dietcl report runs/* --json"""
+  dietcl report runs/* --json
+
+A folder without a run of its own stands for the runs directly in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders."""
     out: Path | None = None
-    """Folder of the page (that of the run itself if there is one run, else reports/)."""
+    """Folder of the page (the folder named if it is a single one, else reports/)."""
     json: bool = False
     """Print the comparison as JSON, too."""
 
@@ -32,16 +34,21 @@ def main(arguments: list[str]) -> int:
     """Write the page and print the comparison."""
     options = parse(Options(), arguments, "dietcl report", DESCRIPTION)
     import json
+    import sys
 
     from rich.console import Console
 
     from dietcl.report.page import write_report
-    from dietcl.report.runs import read_run
+    from dietcl.report.runs import find_runs, read_run
     from dietcl.report.tables import comparison_rows, comparison_table
 
     out = options.out or (options.runs[0] if len(options.runs) == 1 else Path("reports"))
-    page = write_report(options.runs, out)
-    runs = [read_run(folder) for folder in options.runs]
+    folders, others = find_runs(options.runs)
+    # Where there is no run at all, reading what was named says why.
+    page = write_report(folders or options.runs, out)
+    if others:
+        print(f"dietcl report: left out, as no run lies there: {', '.join(map(str, others))}", file=sys.stderr)
+    runs = [read_run(folder) for folder in folders]
     if options.json:
         print(json.dumps({"page": str(page), "runs": comparison_rows(runs)}, indent=1))
     else:

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dietcl.config import RunConfig
+from dietcl.config import RunConfig, stream_title
 from dietcl.engine.device import set_threads
 from dietcl.engine.loop import NotFinite
 from dietcl.errors import UserError
@@ -23,13 +23,11 @@ from dietcl.report.tables import comparison_table
 from dietcl.run import execute
 
 
-def carry_out(
-    runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: int | None, fresh: bool, title: str | None = None
-) -> None:
+def carry_out(runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: int | None, fresh: bool) -> None:
     """Execute runs one after the other with a progress bar each; quiet when not a terminal."""
     set_threads(threads)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("time step"),
         MofNCompleteColumn(),
@@ -39,24 +37,31 @@ def carry_out(
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for config, folder in runs:
-            bar = bars.add_task(f"{config.method} on {Path(config.stream).stem}", total=config.recipe.time_steps)
+            title = f"{config.method} on {stream_title(config.stream)}"
+            total = config.first_time_steps or config.recipe.time_steps
+            bar = bars.add_task(title, total=total)
 
-            def advance(t: int, fraction: float, bar: TaskID = bar) -> None:
-                bars.update(bar, completed=max(0, t - 1) + fraction)
+            def advance(t: int, fraction: float, bar: TaskID = bar, title: str = title) -> None:
+                # Time step 0 is what comes before the first: drawing the images, searching the threshold.
+                bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
                 execute(config, folder, device=device, progress=advance, fresh=fresh)
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None
             except KeyboardInterrupt:
-                console.print(f"stopped; the same command goes on from the last finished time step in {folder}")
+                words = f"stopped; the same command goes on from the last finished time step in {folder}"
+                console.print(words, markup=False)
                 raise SystemExit(130) from None
-            bars.update(bar, completed=config.recipe.time_steps)
+            bars.update(bar, completed=total)
 
 
 def show(folders: Sequence[Path]) -> None:
     """Print the comparison table of runs and where they lie."""
     console = Console()
-    console.print(comparison_table([read_run(folder) for folder in folders]))
-    for folder in folders:
-        console.print(f"run: {folder}", soft_wrap=True)
+    runs = [read_run(folder) for folder in folders]
+    console.print(comparison_table(runs))
+    for run, folder in zip(runs, folders, strict=True):
+        if run.receipts is not None and not run.receipts.passes:
+            console.print(f"nothing was learned: --budget {run.budget} is less than one update", markup=False)
+        console.print(f"run: {folder}", soft_wrap=True, markup=False)

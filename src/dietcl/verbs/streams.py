@@ -85,8 +85,9 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         return 0
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, header_style="bold", title=f"{name}, identity {stream.identity}", title_justify="left")
+    table = Table(box=None, header_style="bold", title=Text(f"{name}, identity {stream.identity}"))
     for title in rows[0]:
         table.add_column(title.replace("_", " "), justify="right")
     for row in rows:
@@ -97,5 +98,6 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         f"realized label rate {stream.realized_rate:.2%}, {len(stream.classes):,} classes revealed\n"
         f"manifest: {manifest}",
         soft_wrap=True,
+        markup=False,
     )
     return 0

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from dietcl.config import Evaluation, Preset, RunConfig, Training, preset
+from dietcl.config import Evaluation, Preset, RunConfig, Training, preset, stream_title
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augmentation import Augmentation
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     config, where = parse_run(arguments)
     from dietcl.verbs.runs import carry_out, show
 
-    folder = where.out or Path("runs") / f"{Path(config.stream).stem}-{config.method}-{config.hash()}"
+    folder = where.out or Path("runs") / f"{stream_title(config.stream)}-{config.method}-{config.hash()}"
     carry_out([(config, folder)], device=where.device, threads=where.threads, fresh=where.fresh)
     if where.json:
         from dietcl.report.runs import read_run
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 def parse_run(arguments: list[str]) -> tuple[RunConfig, Where]:
     """Turn the command line into a configuration: first the choices, then the options that they open up."""
-    choices, rest = pick(arguments)
+    choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="micro")
     sizes = preset(choices.preset)
     source = open_source(choices.stream)
     options = parse(_options(choices, sizes, source), rest, "dietcl train", DESCRIPTION)
@@ -89,7 +89,11 @@ def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
         augmentation = dataclasses.replace(augmentation, flip=False)
     config = method_config(choices.method)
     fields: list[tuple[str, Any, Any]] = [
-        ("budget", Annotated[str, tyro.conf.arg(help="Per time step: 500 (updates), 2e15flops or 2h.")], sizes.budget),
+        (
+            "budget",
+            Annotated[str, tyro.conf.arg(help="Per time step: 500 (updates), 2e15flops or 2h.")],
+            sizes.budget,
+        ),
         (
             "accounting",
             Annotated[
@@ -99,7 +103,7 @@ def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
             "images",
         ),
         (
-            "first_steps",
+            "first_time_steps",
             Annotated[int | None, tyro.conf.arg(help="Learn the first so many time steps only (all by default).")],
             None,
         ),

@@ -50,9 +50,9 @@ class Strips:
                     label += [kind] * len(strip)
                     if progress:
                         progress(done, len(names))
-        except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+            images = np.concatenate(strips)
+        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
             raise UserError(f"{self.path}: not a zip of WebP strips with a meta.json ({error})") from None
-        images = np.concatenate(strips)
         np.save(folder / IMAGES, images)
         columns = {
             "id": [str(i) for i in range(len(images))],
