@@ -121,7 +121,7 @@ PRESETS: dict[str, Preset] = {
     # 32 px on a laptop's CPU: larger rates, because few and small updates must do.
     "micro": Preset(
         model=MODELS["micro"],
-        training=Training(batch=16, micro_batch=16, lr=2e-3, head_lr=3e-2, lr_floor=2.5e-4),
+        training=Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4),
         augmentation=Augmentation(crop=0.5),
         budget="40",
     ),

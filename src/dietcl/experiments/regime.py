@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dietcl.config import PRESETS, RunConfig
+from dietcl.errors import UserError
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
 from dietcl.methods import method_config
 from dietcl.metrics import paired_difference
@@ -92,8 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     chosen = study.search()
     console.print(_trial_table(chosen))
-    peak = study.peak(chosen["ER uniform"])
-    best = max(peak, key=lambda budget: peak[budget])
+    peak, best = study.peak(chosen["ER uniform"])
     console.print(_peak_table(peak, best))
     for label, budget in (("1.25 S*", round(1.25 * best)), ("S*/4", round(best / 4))):
         results = study.compare(budget, chosen, threshold=best)
@@ -123,18 +123,24 @@ class Study:
         scores = {key: self._mean_final(group) for key, group in cells.items()}
         return {method: max(TRIALS, key=lambda trial, m=method: scores[m, trial]) for method in METHODS}  # type: ignore[misc]
 
-    def peak(self, trial: Trial) -> dict[int, float]:
-        """Double ER uniform's budget on the search seeds until its final accuracy no longer rises."""
+    def peak(self, trial: Trial) -> tuple[dict[int, float], int]:
+        """Double ER uniform's budget on the search seeds until that gains less than its standard error.
+
+        Returns the accuracy by budget, and the budget from which on more of it brought nothing.
+        """
         scores: dict[int, float] = {}
-        budget = FIRST_BUDGET
+        budget, best = FIRST_BUDGET, 0
         while budget <= LAST_BUDGET:
             cells = [self._cell("peak", "ER uniform", trial, budget, seed, threshold=0) for seed in SEARCH_SEEDS]
             self._run(cells, f"ER uniform at {budget} updates")
             scores[budget] = self._mean_final(cells)
-            if scores[budget] < max(scores.values()):
-                break
-            budget *= 2
-        return scores
+            errors = [self.store.result(cell).summary.final_pooled_se for cell in cells]
+            # Of a difference of two means over the seeds, were their test images independent.
+            error = float(np.sqrt(2 * np.sum(np.square(errors)))) / len(errors)
+            if best and scores[budget] - scores[best] < error:
+                return scores, best
+            best, budget = budget, 2 * budget
+        raise UserError(f"ER uniform still gains at {best} updates: raise LAST_BUDGET")
 
     def compare(self, budget: int, chosen: dict[str, Trial], threshold: int) -> dict[str, list[Result]]:
         """Run every method on every seed."""
