@@ -202,8 +202,6 @@ def test_seconds_budget() -> None:
     assert not ledger.affords(1, seconds=30.1)
     with ledger.free():
         clock.now += 500
-    with ledger.search(), ledger.free():
-        clock.now += 500
         assert ledger.elapsed == 60
     assert ledger.remaining_seconds == 30
     clock.now += 32
@@ -217,22 +215,11 @@ def test_seconds_budget() -> None:
 def test_search_is_booked_apart_and_without_limit() -> None:
     ledger = opened("1", batch=10)
     ledger.charge("memory", "train", 10)
-    with ledger.search():
-        assert ledger.remaining == ledger.remaining_seconds == math.inf
-        trial = ledger.allot(updates=5)
-        while trial.affords(10):
-            ledger.charge("threshold", "train", 10)
-        assert trial.fraction == 1.0
-        with ledger.free():
-            ledger.charge("validation", "forward", 30)
-    ledger.book_search([Item("threshold", "train", 3, 3.0, 7.0)])
+    ledger.book_search([Item("memory", "train", 50, 50.0, 5.0), Item("memory", "train", 3, 3.0, 7.0)])
     assert ledger.spent == 10
-    assert [item.purpose for item in ledger.close().items] == ["memory"]
-    flops = 50 * BASE.pass_flops(100) + 7.0
-    assert ledger.receipts()["search"] == [
-        {"purpose": "threshold", "operation": "train", "images": 53, "passes": 53.0, "flops": flops},
-        {"purpose": "evaluation", "operation": "forward", "images": 30, "passes": 0.0, "flops": 0.0},
-    ]
+    assert [item.images for item in ledger.close().items] == [10]
+    expected = {"purpose": "memory", "operation": "train", "images": 53, "passes": 53.0, "flops": 12.0}
+    assert ledger.receipts()["search"] == [expected]
 
 
 def test_evaluation_is_free_and_counted() -> None:
@@ -265,8 +252,7 @@ def test_state_goes_on_amid_a_time_step(wishes: list[tuple[str, str, float]], cu
     ledger.charge("memory", "train", 1)
     ledger.close()
     ledger.open(2, 120)
-    with ledger.search():
-        ledger.charge("threshold", "forward", 7)
+    ledger.book_search([Item("threshold", "forward", 7, 7 / 3, 2.0)])
     for wish in wishes[:cut]:
         pay(ledger, wish)
     resumed = Ledger(ledger.budget, accounting, 100, BASE)

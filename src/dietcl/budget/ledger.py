@@ -96,7 +96,7 @@ class Ledger:
             self._amount = self.budget.amount / self._pass_flops
         self._seconds = self.budget.amount if self.unit == "seconds" else math.inf
         self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name != "prompt"}
-        self._step = self._active = _Account()
+        self._step = _Account()
         self._started = self._clock()
 
     def charge(self, purpose: str, operation: Operation, images: int, *, prompts: int = 0) -> None:
@@ -143,23 +143,21 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """Passes left in this time step; without limit for budgets in seconds and inside search()."""
+        """Passes left in this time step; without limit for budgets in seconds."""
         step = self._require_open()
-        if self._active is not step:
-            return math.inf
         left = self._amount - step.spent
         return left if left > self._amount * _TOLERANCE or left == math.inf else 0.0
 
     @property
     def elapsed(self) -> float:
-        """Seconds since open(), those inside search() and free() left out."""
+        """Seconds since open(), those inside free() left out."""
         return (self._clock() if self._paused_at is None else self._paused_at) - self._started
 
     @property
     def remaining_seconds(self) -> float:
-        """Seconds left in this time step; without limit for budgets in other units and inside search()."""
-        step = self._require_open()
-        return max(0.0, self._seconds - self.elapsed) if self._active is step else math.inf
+        """Seconds left in this time step; without limit for budgets in other units."""
+        self._require_open()
+        return max(0.0, self._seconds - self.elapsed)
 
     def remaining_updates(self) -> float:
         """Return how many updates of full price still fit; infinity for budgets in seconds."""
@@ -172,8 +170,6 @@ class Ledger:
     def affords(self, passes: float, seconds: float = 0.0) -> bool:
         """Tell whether work of so many passes, expected to take so many seconds, fits the budget."""
         step = self._require_open()
-        if self._active is not step:
-            return True
         if self.unit == "seconds":
             return _fits(self.elapsed + seconds, self._seconds)
         return _fits(step.spent + passes, self._amount)
@@ -181,18 +177,7 @@ class Ledger:
     def allot(self, share: float = 1.0, updates: float = math.inf) -> "Allotment":
         """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
         passes = min(_part(share, self.remaining), updates * self.batch)
-        return Allotment(self, self._active, passes, _part(share, self.remaining_seconds))
-
-    @contextmanager
-    def search(self) -> Iterator[None]:
-        """Book what is charged inside to the search account: never limited, reported apart, time not counted."""
-        self._require_open()
-        before, self._active = self._active, self._search
-        try:
-            with self._pause():
-                yield
-        finally:
-            self._active = before
+        return Allotment(self, self._require_open(), passes, _part(share, self.remaining_seconds))
 
     @contextmanager
     def free(self) -> Iterator[None]:
@@ -246,7 +231,7 @@ class Ledger:
         self._step = None
         if (step := state["step"]) is not None:
             self.open(step["t"], step["classes"])
-            self._step = self._active = _Account.from_state(step["account"])
+            self._step = _Account.from_state(step["account"])
             self._started -= step["elapsed"]
 
     def _price(self, operation: Operation, prompts: int) -> tuple[float, int]:
@@ -259,9 +244,9 @@ class Ledger:
         if images < 0 or not flops >= 0:
             raise ValueError(f"A charge cannot be negative: {operation} of {images} images, {flops} FLOPs.")
         if self._is_free:
-            self._active.book("evaluation", operation, images, 0.0, 0.0)
+            self._require_open().book("evaluation", operation, images, 0.0, 0.0)
         elif self.affords(passes):
-            self._active.book(purpose, operation, images, passes, flops)
+            self._require_open().book(purpose, operation, images, passes, flops)
         else:
             left = f"{self.remaining_seconds} s" if self.unit == "seconds" else f"{self.remaining} passes"
             raise Overdraft(f"Time step {self._t}: {operation} for {purpose} costs {passes} passes; {left} left.")
@@ -285,7 +270,7 @@ class Ledger:
 
     def _require_outside(self, call: str) -> "_Account":
         if self._paused_at is not None:
-            raise RuntimeError(f"{call} is not possible inside search() or free().")
+            raise RuntimeError(f"{call} is not possible inside free().")
         return self._require_open()
 
 
