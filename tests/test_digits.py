@@ -12,7 +12,6 @@ from dietcl.streams.sources import Digits
 
 
 def test_images_labels_and_split(cache: Path) -> None:
-    pytest.importorskip("sklearn")
     manifest = Digits().prepare(cache)
     index = open_manifest(manifest)
     images = np.load(manifest.with_name("images.npy"), mmap_mode="r")
@@ -26,7 +25,6 @@ def test_images_labels_and_split(cache: Path) -> None:
 
 
 def test_split_depends_on_the_seed_alone(cache: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     first, again = (Digits(size=8).prepare(folder) for folder in (cache, tmp_path))
     assert first.read_bytes() == again.read_bytes()
     assert first.with_name("images.npy").read_bytes() == again.with_name("images.npy").read_bytes()

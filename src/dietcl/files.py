@@ -21,12 +21,12 @@ def write_json(path: Path, value: Any) -> None:
     partial.replace(path)
 
 
-def make_folder(path: Path) -> Path:
-    """Make a folder and those above it, or say why that cannot be."""
+def make_folder(path: Path, advice: str = "choose another --out") -> Path:
+    """Make a folder and those above it, or say why that cannot be and what to do."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be made a folder ({error.strerror}); choose another --out") from None
+        raise UserError(f"{path}: cannot be made a folder ({error.strerror}); {advice}") from None
     return path
 
 

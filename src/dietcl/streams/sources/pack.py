@@ -7,20 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dietcl.errors import UserError
+from dietcl.files import make_folder
 
 Progress = Callable[[int, int], None]  # images done, images in all
 MANIFEST = "manifest.parquet"
 IMAGES = "images.npy"
-
-
-def open_cache(cache: Path) -> Path:
-    """Return the cache folder, made if need be."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{cache}: cannot make the cache folder ({error.strerror}); set DIETCL_CACHE") from None
-    return cache
 
 
 def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
@@ -28,7 +19,7 @@ def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = cache / f"{name}-{digest}"
     if not (folder / MANIFEST).is_file():
-        with tempfile.TemporaryDirectory(dir=open_cache(cache), prefix=f".{name}-") as partial:
+        with tempfile.TemporaryDirectory(dir=make_folder(cache, "set DIETCL_CACHE"), prefix=f".{name}-") as partial:
             fresh = Path(partial) / "pack"
             fresh.mkdir()
             fill(fresh)
