@@ -9,18 +9,18 @@ trials for every method on the first three time steps of other seeds, on other i
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from dietcl.config import PRESETS, RunConfig
 from dietcl.errors import UserError
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
+from dietcl.experiments.sheets import Sheet
 from dietcl.methods import method_config
 from dietcl.metrics import paired_difference
 from dietcl.streams.recipes import Recipe
@@ -87,19 +87,13 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Search, find the peak, compare, and print every table."""
+    """Search, find the peak and compare; every table is printed and kept as Markdown."""
     options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "regime", __doc__ or "")
-    study = Study(options)
-    console = Console()
-    chosen = study.search()
-    console.print(_trial_table(chosen))
-    peak, best = study.peak(chosen["ER uniform"])
-    console.print(_peak_table(peak, best))
-    for label, budget in (("1.25 S*", round(1.25 * best)), ("S*/4", round(best / 4))):
-        results = study.compare(budget, chosen, threshold=best)
-        console.print(_regime_line(label, budget, results["DietCL"][0]))
-        console.print(_result_table(results))
-        console.print(_difference_table(results))
+    sheets = []
+    for sheet in Study(options).sheets():
+        Console().print(sheet.table(), "")
+        sheets.append(sheet.markdown())
+        (options.out / f"{options.stream}.md").write_text("\n".join(sheets))
 
 
 class Study:
@@ -108,6 +102,17 @@ class Study:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.store = Store(options.out / f"{options.stream}.jsonl")
+
+    def sheets(self) -> Iterator[Sheet]:
+        """Run everything that is not done yet, and yield each table when it is complete."""
+        chosen = self.search()
+        yield _trial_sheet(chosen)
+        peak, best = self.peak(chosen["ER uniform"])
+        yield _peak_sheet(peak, best)
+        for label, budget in (("1.25 S*", round(1.25 * best)), ("S*/4", round(best / 4))):
+            results = self.compare(budget, chosen, threshold=best)
+            yield _result_sheet(f"{label}: {_regime(budget, results['DietCL'][0])}", results)
+            yield _difference_sheet(results)
 
     def search(self) -> dict[str, Trial]:
         """Return the best trial of each method after three time steps of the search seeds."""
@@ -192,63 +197,49 @@ class Study:
         return float(np.mean([self.store.result(cell).summary.final_pooled for cell in cells]))
 
 
-def _peak_table(peak: dict[int, float], best: int) -> Table:
-    table = Table(title="ER uniform by budget, other seeds", box=None, title_justify="left")
-    table.add_column("updates per time step", justify="right")
-    table.add_column("A(T) pooled", justify="right")
-    for budget, score in peak.items():
-        table.add_row(f"{budget}{' = S*' if budget == best else ''}", f"{score:.2%}")
-    return table
+def _trial_sheet(chosen: dict[str, Trial]) -> Sheet:
+    rows = [
+        (method, f"{trial.lr:g}", f"{trial.head_lr:g}", f"{trial.alpha:g}" if method == "DietCL" else "-")
+        for method, trial in chosen.items()
+    ]
+    return Sheet(f"Chosen from {len(TRIALS)} trials each.", ("method", "lr", "head lr", "alpha"), tuple(rows))
 
 
-def _trial_table(chosen: dict[str, Trial]) -> Table:
-    table = Table(title=f"Chosen from {len(TRIALS)} trials each", box=None, title_justify="left")
-    for title in ("method", "lr", "head lr", "alpha"):
-        table.add_column(title)
-    for method, trial in chosen.items():
-        alpha = f"{trial.alpha:g}" if method == "DietCL" else "-"
-        table.add_row(method, f"{trial.lr:g}", f"{trial.head_lr:g}", alpha)
-    return table
+def _peak_sheet(peak: dict[int, float], best: int) -> Sheet:
+    rows = [(f"{budget}{' = S*' if budget == best else ''}", f"{score:.2%}") for budget, score in peak.items()]
+    return Sheet("ER uniform by budget, other seeds.", ("updates per time step", "A(T) pooled"), tuple(rows))
 
 
-def _regime_line(label: str, budget: int, result: Result) -> str:
+def _regime(budget: int, result: Result) -> str:
     passes = budget * PRESETS["micro"].training.batch
     facts = result.facts
     return (
-        f"\n[bold]{label}: {budget} updates per time step[/bold]; passes per current label S·b/n_t = "
-        f"{passes / facts['labels_per_step']:.1f}, per remembered label S·b/Σn = {passes / facts['labels']:.2f}, "
-        f"per arriving image S·b/N_t = {passes / facts['arriving_per_step']:.2f}"
+        f"{budget} updates per time step, {len(SEEDS)} seeds, mean ± standard deviation. "
+        f"Passes per current label S·b/n_t = {passes / facts['labels_per_step']:.1f}, "
+        f"per remembered label S·b/Σn = {passes / facts['labels']:.2f}, "
+        f"per arriving image S·b/N_t = {passes / facts['arriving_per_step']:.2f}."
     )
 
 
-def _result_table(results: dict[str, list[Result]]) -> Table:
-    table = Table(box=None, title=f"{len(SEEDS)} seeds, mean ± standard deviation", title_justify="left")
-    table.add_column("method")
-    for title in MEASURES:
-        table.add_column(title, justify="right")
+def _result_sheet(title: str, results: dict[str, list[Result]]) -> Sheet:
+    rows = []
     for method, runs in results.items():
         values = [[getattr(run.summary, field) for run in runs] for field in MEASURES.values()]
-        table.add_row(method, *(f"{np.mean(v):.2%} ± {np.std(v, ddof=1):.2%}" for v in values))
-    return table
+        rows.append((method, *(f"{100 * np.mean(v):.2f} ± {100 * np.std(v, ddof=1):.2f}" for v in values)))
+    return Sheet(title, ("percent", *MEASURES), tuple(rows))
 
 
-def _difference_table(results: dict[str, list[Result]]) -> Table:
-    table = Table(box=None, title="DietCL less the other, paired by seed, 95 % interval, points", title_justify="left")
-    table.add_column("against")
+def _difference_sheet(results: dict[str, list[Result]]) -> Sheet:
     fields = {title: field for title, field in MEASURES.items() if title.startswith("A")}
-    for title in fields:
-        table.add_column(title, justify="right")
-    ours = results["DietCL"]
-    for method, runs in results.items():
-        if method == "DietCL":
-            continue
+    rows = []
+    for method in results.keys() - {"DietCL"}:
         cells = []
         for field in fields.values():
-            pair = ([getattr(run.summary, field) for run in group] for group in (ours, runs))
+            pair = ([getattr(run.summary, field) for run in results[name]] for name in ("DietCL", method))
             mean, low, high = paired_difference(*pair)
             cells.append(f"{100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]")
-        table.add_row(method, *cells)
-    return table
+        rows.append((f"DietCL less {method}", *cells))
+    return Sheet("Paired by seed, 95 % interval.", ("points", *fields), tuple(sorted(rows)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Tables of an experiment, for the terminal and for Markdown."""
+
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A titled table of text; the first column names the row."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def table(self) -> Table:
+        """Return the sheet for the terminal."""
+        table = Table(title=Text(self.title), box=None, title_justify="left", padding=(0, 2, 0, 0))
+        for place, name in enumerate(self.header):
+            table.add_column(Text(name), justify="right" if place else "left")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
+
+    def markdown(self) -> str:
+        """Return the sheet as Markdown."""
+        rule = ["---", *["---:"] * (len(self.header) - 1)]
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.rows)]
+        return "\n".join([self.title, "", *lines, ""])

@@ -1,0 +1,107 @@
+"""The comparison with Replay: fixed in advance, equal effort, nothing chosen on what is reported, nothing run twice."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dietcl.errors import UserError
+from dietcl.experiments import regime
+from dietcl.experiments.cells import Cell, Store, run_cells
+from dietcl.experiments.sheets import Sheet
+from tiny import tiny_config
+
+
+class Oracle(regime.Study):
+    """A study whose runs score what a rule says, on 2,000 test images at two time steps."""
+
+    def __init__(self, out: Path, accuracy) -> None:
+        super().__init__(regime.Options(out=out))
+        self.accuracy, self.asked = accuracy, []
+
+    def _run(self, cells, title) -> None:
+        for cell in cells:
+            self.asked.append(cell)
+            right = round(1000 * self.accuracy(cell))
+            count = [[1000, 0], [1000, 1000]]
+            correct = [[right, 0], [right, right]]
+            facts = {"labels_per_step": 20, "labels": 200, "arriving_per_step": 1000}
+            entry = {"key": cell.key, "correct": correct, "count": count, "loss_sum": [[0, 0], [0, 0]], "facts": facts}
+            self.store.add(entry)
+
+
+def test_every_method_has_nine_trials_and_alpha_meets_every_rate():
+    assert len(set(regime.TRIALS)) == 9
+    for rates in ("lr", "head_lr"):
+        assert len({(getattr(trial, rates), trial.alpha) for trial in regime.TRIALS}) == 9
+    assert {trial.alpha for trial in regime.TRIALS} == {1, 5, 50}
+
+
+def test_the_search_takes_the_best_trial_and_never_sees_a_reported_image(tmp_path):
+    favorite = regime.TRIALS[4]
+    study = Oracle(
+        tmp_path, lambda cell: 0.9 if cell.config.training.lr == favorite.lr and "head 0.06" in cell.key else 0.5
+    )
+    chosen = study.search()
+    assert set(chosen.values()) == {favorite}
+    per_method = [sum(cell.key.startswith(f"search/{method}/") for cell in study.asked) for method in regime.METHODS]
+    assert per_method == [18, 18, 18]
+    for cell in study.asked:
+        assert cell.config.first_time_steps == 3
+        assert cell.config.seed not in regime.SEEDS
+        assert cell.config.source.seed == cell.config.seed  # other images of other characters
+    reported = study._cell("comparison", "DietCL", favorite, 10, 0, 5)
+    assert reported.config.source.seed not in {cell.config.source.seed for cell in study.asked}
+
+
+def test_the_peak_is_where_doubling_stops_gaining_more_than_its_error(tmp_path):
+    scores = {40: 0.2, 80: 0.4, 160: 0.5, 320: 0.505}
+    study = Oracle(tmp_path / "peak", lambda cell: scores[int(cell.config.budget)])
+    measured, best = study.peak(regime.TRIALS[0])
+    assert measured == scores
+    assert best == 160
+    endless = Oracle(tmp_path / "endless", lambda cell: int(cell.config.budget) / 2000)
+    with pytest.raises(UserError, match="still gains at 1280"):
+        endless.peak(regime.TRIALS[0])
+
+
+def test_the_comparison_pairs_seeds_and_prints_the_regime(tmp_path):
+    def accuracy(cell):
+        return 0.5 + 0.01 * cell.config.seed + (0.02 if cell.config.method == "dietcl" else 0.0)
+
+    study = Oracle(tmp_path, accuracy)
+    results = study.compare(400, dict.fromkeys(regime.METHODS, regime.TRIALS[0]), threshold=320)
+    sheet = regime._difference_sheet(results)
+    assert [row[0] for row in sheet.rows] == ["DietCL less ER balanced", "DietCL less ER uniform"]
+    assert {cell for row in sheet.rows for cell in row[1:]} == {"+2.00 [+2.00, +2.00]"}
+    title = regime._regime(400, results["DietCL"][0])
+    batch = regime.PRESETS["micro"].training.batch
+    assert f"S·b/n_t = {400 * batch / 20:.1f}" in title
+    assert f"S·b/Σn = {400 * batch / 200:.2f}" in title
+    row = regime._result_sheet(title, results).rows[0]
+    values = [52, 53, 54, 55, 56]
+    assert row[1] == f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+    (dietcl,) = {cell.config.method_config.threshold for cell in study.asked if cell.config.method == "dietcl"}
+    assert dietcl == 320
+
+
+def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
+    config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
+    cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed)) for seed in (0, 1)]
+    store = Store(tmp_path / "cells.jsonl")
+    assert list(run_cells(cells, store, tmp_path / "scratch", jobs=2))[-1] == (2, 2)
+    lines = (tmp_path / "cells.jsonl").read_text().splitlines()
+    assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
+    again = Store(tmp_path / "cells.jsonl")
+    assert list(run_cells(cells, again, tmp_path / "nowhere", jobs=2)) == [(2, 2)]
+    result = again.result(cells[0])
+    assert result.summary.learned == 2
+    assert result.facts["labels"] == 16
+
+
+def test_a_sheet_reads_the_same_as_markdown():
+    sheet = Sheet("Title.", ("a", "b"), (("x", "1"), ("[y]", "2")))
+    assert sheet.markdown() == "Title.\n\n| a | b |\n| --- | ---: |\n| x | 1 |\n| [y] | 2 |\n"
+    assert sheet.table().row_count == 2
