@@ -159,6 +159,13 @@ def test_streams_lists_and_shows(blobs):
     assert sum(step["unlabeled"] + step["labeled"] for step in shown["steps"]) == 120
 
 
+@pytest.mark.parametrize("stream", ["glyphs", "glyphs-drift", "digits"])
+def test_built_in_streams_can_be_cut_by_default(stream):
+    result = dietcl("streams", "--stream", stream, "--label-rate", "0.02", "--json")
+    assert result.returncode == 0, result.stderr
+    assert all(step["labeled"] and step["unlabeled"] and step["test"] for step in json.loads(result.stdout)["steps"])
+
+
 def test_methods_as_json_have_names():
     names = [entry["name"] for entry in json.loads(dietcl("methods", "--json").stdout)]
     assert names == ["dietcl", "er", "naive"]

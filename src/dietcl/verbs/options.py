@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import tyro
 
 from dietcl.errors import UserError
+from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
 from dietcl.streams.sources.strips import Strips
 
@@ -49,6 +50,11 @@ def open_source(stream: str) -> Any:
             f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
         )
     return SOURCES[stream]()
+
+
+def default_recipe(source: Any) -> Recipe:
+    """Return how a stream is cut unless the user says otherwise."""
+    return Recipe() if source is None else Recipe(recipe=source.recipe, time_steps=source.time_steps)
 
 
 def gather(*fields: tuple[str, Any, Any]) -> Any:

@@ -13,7 +13,7 @@ from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.options import Choices, gather, open_source, parse, pick
+from dietcl.verbs.options import Choices, default_recipe, gather, open_source, parse, pick
 
 DESCRIPTION = """Learn a stream with a method under a budget.
 
@@ -83,7 +83,6 @@ def parse_run(arguments: list[str]) -> tuple[RunConfig, Where]:
 def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
     """Build the dataclass of the options that these choices have, filled with their defaults."""
     flat = tyro.conf.arg(name="")
-    recipe = Recipe() if source is None else Recipe(recipe=source.recipe)
     augmentation = sizes.augmentation
     if source is not None and not source.mirror:
         augmentation = dataclasses.replace(augmentation, flip=False)
@@ -114,7 +113,7 @@ def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
             "auto",
         ),
         ("method_config", Annotated[type(config), flat], config),
-        ("recipe", Annotated[Recipe, flat], recipe),
+        ("recipe", Annotated[Recipe, flat], default_recipe(source)),
         ("training", Annotated[Training, flat], sizes.training),
         ("augmentation", Annotated[Augmentation, flat], augmentation),
         ("model", Annotated[ModelConfig, flat], sizes.model),

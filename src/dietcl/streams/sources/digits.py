@@ -17,6 +17,7 @@ class Digits:
 
     name: ClassVar[str] = "digits"
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
+    time_steps: ClassVar[int] = 5  # unless told otherwise
     mirror: ClassVar[bool] = False
 
     test_share: float = 0.25

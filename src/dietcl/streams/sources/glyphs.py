@@ -21,6 +21,7 @@ class _Drawn:
 
     name: ClassVar[str]
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
+    time_steps: ClassVar[int] = 20  # unless told otherwise
     mirror: ClassVar[bool] = False  # a mirrored character is another character
     pool: ClassVar[Literal["glyphs", "upstream"]] = "glyphs"
     variation: ClassVar[Variation] = STILL

@@ -17,6 +17,7 @@ class Strips:
 
     name: ClassVar[str] = "strips"
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
+    time_steps: ClassVar[int] = 20  # unless told otherwise
     mirror: ClassVar[bool] = True
 
     path: Path
