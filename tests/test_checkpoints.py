@@ -135,18 +135,13 @@ def test_half_precision_is_cast_up(known, tmp_path):
         assert torch.equal(value, known.state_dict()[key].half().float())
 
 
-def test_the_head_is_loaded_on_request_only(tmp_path):
+def test_a_head_is_left_out(tmp_path):
     network = fresh()
     network.head.grow(5, keys.torch_generator("cpu", 0, "head"))
     save_weights(network, tmp_path / "w.safetensors", {})
     loaded = load_weights(without := fresh(), tmp_path / "w.safetensors")
     assert (loaded.ignored, without.head.classes) == (("head.bias", "head.weight"), 0)
-    loaded = load_weights(restored := fresh(), tmp_path / "w.safetensors", head=True)
-    assert loaded.parts == ("encoder", "decoder", "head")
-    assert torch.equal(restored.head.weight, network.head.weight)
-    restored.head.grow(6, keys.torch_generator("cpu", 1, "head"))
-    with pytest.raises(UserError, match=r"head\.weight has shape \[5, 96\] .* \[6, 96\].*number of classes"):
-        load_weights(restored, tmp_path / "w.safetensors", head=True)
+    assert loaded.parts == ("encoder", "decoder")
 
 
 def test_a_failed_write_leaves_the_old_file(known, tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dietcl.verbs.train import parse_run
+
 VERBS = ("demo", "train", "pretrain", "streams", "methods", "report", "doctor")
 
 
@@ -70,7 +72,7 @@ def test_help_does_not_load_torch(arguments):
         (["train", "--stream", "glyph"], ["--stream glyph", "glyphs"]),
         (["train", "--stream", "nowhere.parquet"], ["nowhere.parquet", "no such"]),
         (["train", "--preset", "huge"], ["--preset huge", "micro"]),
-        (["train", "--budget", "lots"], ["lots", "500"]),
+        (["train", "--budget", "lots"], ["--budget", "lots", "500"]),
         (["train", "--budget", "2h500"], ["2h500"]),
         (["train", "--label-rate", "2"], ["--label-rate 2", "between 0 and 1"]),
         (["train", "--time-steps", "0"], ["--time-steps 0"]),
@@ -79,11 +81,17 @@ def test_help_does_not_load_torch(arguments):
         (["train", "--beta1", "1.5"], ["--beta1 1.5"]),
         (["train", "--layer-decay", "nan"], ["--layer-decay nan"]),
         (["train", "--alpha", "-5"], ["--alpha -5"]),
+        (["train", "--threshold", "most"], ["--threshold most", "80%"]),
+        (["train", "--layer-decay", "1e300"], ["--layer-decay 1e"]),
+        (["train", "--mixup", "0", "--cutmix", "inf"], ["--cutmix inf"]),
+        (["train", "--image-size", "1000000"], ["--image-size 1000000"]),
+        (["train", "--stream"], ["--stream", "expected one argument"]),
         (["train", "--threads", "0"], ["--threads 0"]),
         (["train", "--device", "cpu:"], ["--device cpu:"]),
         (["streams", "--stream", "glyphs", "--method", "er"], ["--method"]),
         (["train", "--test-images", "0"], ["--test-images 0"]),
-        (["train", "--source.classes", "99999"], ["99999"]),
+        (["train", "--source.classes", "99999"], ["--source.classes 99999"]),
+        (["train", "--stream", "digits", "--source.size", "9999"], ["--source.size 9999"]),
         (["train", "--first-time-steps", "0"], ["--first-time-steps 0"]),
         (["train", "--device", "tpu"], ["--device tpu"]),
         (["train", "--weights", "nowhere.pth"], ["nowhere.pth"]),
@@ -137,13 +145,16 @@ def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
     assert (tmp_path / "run/finished").is_file()
 
 
-def test_pretraining_leaves_weights_pictures_and_goes_on(blobs, tmp_path):
+def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path):
     model = ["--image-size", "16", "--decoder-dim", "16", "--batch", "8", "--out", "upstream"]
     arguments = ["pretrain", "--stream", str(blobs), "--updates", "6", "--checkpoint-every", "3", *model]
     result = dietcl(*arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
         assert (tmp_path / "upstream" / name).stat().st_size > 1000
+    whole = (tmp_path / "upstream/weights.safetensors").read_bytes()
+    assert dietcl(*arguments, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "upstream/weights.safetensors").read_bytes() == whole
     again = dietcl(*arguments, "--lr", "1e-4", cwd=tmp_path)
     assert again.returncode == 2
     assert "upstream" in again.stderr
@@ -161,9 +172,25 @@ def test_streams_lists_and_shows(blobs):
 
 @pytest.mark.parametrize("stream", ["glyphs", "glyphs-drift", "digits"])
 def test_built_in_streams_can_be_cut_by_default(stream):
-    result = dietcl("streams", "--stream", stream, "--label-rate", "0.02", "--json")
+    result = dietcl("streams", "--stream", stream, "--json")
     assert result.returncode == 0, result.stderr
     assert all(step["labeled"] and step["unlabeled"] and step["test"] for step in json.loads(result.stdout)["steps"])
+
+
+def test_a_stream_that_reveals_no_label_is_refused_before_anything_is_spent(blobs, tmp_path):
+    result = dietcl("train", *small(blobs, "--label-rate", "0.001", "--out", "run"), cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--label-rate 0.001" in result.stderr
+    assert "--at-least-one" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_preset_brings_the_methods_options_to_its_scale():
+    (micro, _), (base, _) = (parse_run(["--preset", preset]) for preset in ("micro", "base"))
+    assert (micro.method_config.alpha, micro.method_config.threshold) == (1, "80%")
+    assert (base.method_config.alpha, base.method_config.threshold) == (50, "400")
+    told, _ = parse_run(["--alpha", "7", "--threshold", "auto"])
+    assert (told.method_config.alpha, told.method_config.threshold) == (7, "auto")
 
 
 def test_methods_as_json_have_names():

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "golden"
 UPDATES = 20
 # Seven updates in each of three time steps; the threshold lets both phases of DietCL be seen.
 CASES: dict[str, tuple[str, dict[str, object]]] = {
-    "dietcl": ("dietcl", {"threshold": 5.0}),
+    "dietcl": ("dietcl", {"threshold": "5.0"}),
     "dietcl-release": ("dietcl", vars(method_config("dietcl:release"))),
     "er": ("er", {}),
     "er-uniform": ("er", {"sampling": "uniform"}),

@@ -108,7 +108,7 @@ def test_exactly_500_updates_fit(accounting: Accounting) -> None:
         for _ in range(4):
             ledger.charge("memory", "train", 256)
     assert not ledger.affords(1)
-    with pytest.raises(Overdraft, match="train for memory"):
+    with pytest.raises(Overdraft, match="train costs"):
         ledger.charge("memory", "train", 1)
     receipt = ledger.close()
     assert (receipt.budget, receipt.spent, receipt.unused) == (512_000.0, 512_000.0, 0.0)

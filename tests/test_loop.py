@@ -216,6 +216,23 @@ def test_events_tell_each_time_step_and_the_curves_on_request(blobs):
     assert curve[-1]["accuracy"] == pytest.approx(right / number)
 
 
+def test_curves_have_every_point_and_the_end(blobs):
+    config = tiny_config(blobs, "dietcl", budget="49")
+    config = replace(config, evaluation=replace(config.evaluation, curves=49), first_time_steps=1)
+    learner = tiny_learner(config)
+    learner.witness = Notes()
+    next(learn(learner))
+    assert [event["update"] for event in learner.witness.of("curve")] == list(range(50))
+    # Priced by FLOPs the budget leaves a remainder that no update fits into.
+    config = replace(config, budget="8", accounting="flops", evaluation=replace(config.evaluation, curves=2))
+    learner = tiny_learner(config)
+    learner.witness = Notes()
+    next(learn(learner))
+    made = learner.witness.of("step_end")[0]["updates"]
+    assert learner.ledger.closed[0].unused > 0
+    assert [event["update"] for event in learner.witness.of("curve")][0::2] == [0, made]
+
+
 def test_curves_change_nothing_that_is_learned(blobs):
     config = tiny_config(blobs, "dietcl")
     with_curves = replace(config, evaluation=replace(config.evaluation, curves=3))

@@ -1,5 +1,6 @@
 """The network runs only through the object that charges: counters on every module agree with the ledger."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -55,7 +56,7 @@ def booked(receipt: StepReceipt) -> tuple[dict[str, int], dict[str, int]]:
 @pytest.mark.parametrize(
     ("method", "options"),
     [(name, {}) for name in METHODS]
-    + [("dietcl", {"threshold": 2.0}), ("er", {"sampling": "uniform"}), ("dietcl", {"unlabeled": 0.0})],
+    + [("dietcl", {"threshold": "2.0"}), ("er", {"sampling": "uniform"}), ("dietcl", {"unlabeled": 0.0})],
 )
 def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, accounting):
     config = replace(tiny_config(blobs, method, budget="3", **options), accounting=accounting)
@@ -72,6 +73,33 @@ def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, a
             assert meter.forward[name] == forward[part], (t, name)
             assert meter.backward[name] == backward[part], (t, name)
         meter.reset()
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("seconds", [2, 3, 5, 7, 9])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_module_runs_as_often_as_the_ledger_says_when_time_runs_out(blobs, method, seconds):
+    learner = tiny_learner(tiny_config(blobs, method, budget=f"{seconds}s"))
+    ticks = itertools.count()
+    learner.ledger._clock = lambda: next(ticks) / 4  # every look at the clock takes a quarter of a second
+    meter = Meter(learner.network)
+    for t in learn(learner):
+        forward, backward = booked(learner.ledger.closed[t - 1])
+        for name in meter.forward:
+            part = name.partition(".")[0]
+            assert meter.forward[name] == forward[part], (t, name)
+            assert meter.backward[name] == backward[part], (t, name)
+        meter.reset()
+
+
+def test_parts_that_do_not_fit_together_are_not_paid_at_all(blobs):
+    learner = tiny_learner(tiny_config(blobs, budget="1"))
+    learner.network.head.grow(2, torch.Generator())
+    learner.ledger.open(1, 2)
+    images = torch.zeros(8, 3, 16, 16)
+    with pytest.raises(Overdraft):
+        learner.net.logits(Part("labeled", images), Part("memory", images))
+    assert learner.ledger.spent == 0
 
 
 def test_the_counted_images_are_the_paid_ones(blobs):

@@ -277,7 +277,7 @@ LIMIT = {
     "labeled": 0.5,
     "memory": 0.5,
     "balance_memory": False,
-    "threshold": 1e9,
+    "threshold": "1e9",
 }
 
 
@@ -332,12 +332,14 @@ def test_in_the_limit_dietcl_learns_what_balanced_replay_learns(blobs):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("dietcl", {"threshold": -1}),
-        ("dietcl", {"threshold_share": 1.5}),
-        ("dietcl", {"threshold": "auto", "threshold_share": 0.8}),
+        ("dietcl", {"threshold": "-1"}),
+        ("dietcl", {"threshold": "nan"}),
+        ("dietcl", {"threshold": "150%"}),
+        ("dietcl", {"threshold": "most"}),
         ("dietcl", {"unlabeled": 0, "labeled": 0, "memory": 0}),
         ("dietcl", {"labeled": -0.1}),
         ("dietcl", {"balance_lr": 0}),
+        ("dietcl", {"balance_lr": math.inf}),
         ("er", {"memory": 0}),
     ],
 )

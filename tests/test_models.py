@@ -62,7 +62,7 @@ def test_micro_is_small(micro):
 def test_micro_takes_28_to_32_pixels(size):
     encoder = Encoder("micro", size)
     assert (encoder.dim, encoder.depth, encoder.patch, encoder.grid) == (96, 4, 4, size // 4)
-    assert encoder(torch.zeros(2, 3, size, size)).shape == (2, encoder.num_tokens, 96)
+    assert encoder(torch.zeros(2, 3, size, size)).shape == (2, encoder.num_patches + 1, 96)
 
 
 def test_tokens_are_those_of_timm(micro, images):
@@ -235,6 +235,15 @@ def test_reconstruction_is_its_parts(micro, images):
     assert torch.equal(predictions, micro.decoder(micro.encoder(images, keep), keep))
     squares = (predictions - normalized_targets(patchify(images, 4))) ** 2
     torch.testing.assert_close(loss, torch.stack([s[m].mean() for s, m in zip(squares, mask, strict=True)]))
+
+
+def test_perfect_predictions_paint_the_original_whatever_pixels_the_encoder_was_shown():
+    network = build_network(ModelConfig(encoder="vit_tiny_patch16_224", image_size=32), 0)
+    network.pixel_scale, network.pixel_shift = torch.tensor([2.0, 1.0, 0.5])[:, None, None], torch.full((3, 1, 1), 0.3)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 4 - 2
+    perfect = normalized_targets(patchify(network._as_pretrained(images), 16))
+    painted = network.paint(images, perfect, torch.ones(2, 4, dtype=torch.bool))
+    torch.testing.assert_close(painted, images, atol=1e-5, rtol=0)
 
 
 def test_perfect_predictions_paint_the_original(images):

@@ -19,6 +19,7 @@ from dietcl.engine.checkpoint import Progress
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods import METHODS
+from dietcl.report import write_report
 from dietcl.run import execute, is_finished
 from tiny import tiny_config, tiny_learner, write_blobs
 
@@ -50,7 +51,7 @@ def outcome(folder):
 
 @pytest.fixture(scope="module")
 def config(blobs):
-    return tiny_config(blobs, "dietcl", budget="3", threshold=2.0)
+    return tiny_config(blobs, "dietcl", budget="3", threshold="2.0")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def progress(t, fraction):
     if t == 2 and fraction > 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-config = tiny_config(Path(sys.argv[2]), "dietcl", budget="3", threshold=2.0)
+config = tiny_config(Path(sys.argv[2]), "dietcl", budget="3", threshold="2.0")
 execute(config, Path(sys.argv[3]), device="cpu", progress=progress)
 """
 
@@ -272,6 +273,72 @@ def test_a_stream_that_changed_meanwhile_is_refused(tmp_path):
     write_blobs(tmp_path / "blobs", per_class=25)
     with pytest.raises(UserError, match="stream"):
         run(config, tmp_path / "run")
+
+
+def test_fresh_removes_nothing_before_the_new_run_can_start(config, tmp_path):
+    run(replace(config, budget="1"), tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    with pytest.raises(UserError, match="nowhere"):
+        run(replace(config, weights="nowhere.pth"), tmp_path / "run", fresh=True)
+    assert outcome(tmp_path / "run") == before
+
+
+def test_a_crash_while_emptying_the_folder_leaves_nothing_that_another_run_could_take_for_its_own(
+    config, tmp_path, monkeypatch
+):
+    run(config, tmp_path / "run")
+    other = replace(config, seed=5)
+    removed = []
+
+    def crash(path, **_):
+        removed.append(path)
+        raise OSError("killed")
+
+    monkeypatch.setattr(dietcl.run.shutil, "rmtree", crash)
+    with pytest.raises(OSError, match="killed"):
+        run(other, tmp_path / "run", fresh=True)
+    monkeypatch.undo()
+    assert removed == [tmp_path / "run/checkpoint"]
+    assert not is_finished(tmp_path / "run")
+    with pytest.raises(UserError, match="seed"):
+        run(other, tmp_path / "run")
+
+
+@pytest.mark.parametrize("left", ["finished", "checkpoint"])
+def test_a_run_without_its_configuration_is_not_continued(config, tmp_path, left):
+    run(config, tmp_path / "run")
+    for name in {"config.json", "finished"} - {left}:
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(UserError, match=r"without its config\.json"):
+        run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("progress.json", "{}"), ("progress.json", "[]"), ("counts.npz", "torn"), ("network.safetensors", "torn")],
+)
+def test_a_damaged_checkpoint_is_named(config, tmp_path, file, content):
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt(2, 0.3))
+    (tmp_path / "run/checkpoint" / file).write_text(content)
+    with pytest.raises(UserError, match="the checkpoint is damaged"):
+        run(config, tmp_path / "run")
+
+
+def test_fresh_leaves_what_others_put_beside_the_run(config, uninterrupted, tmp_path):
+    precious = tmp_path / "run/notes/thesis.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    run(replace(config, seed=5, budget="1"), tmp_path / "run")
+    run(config, tmp_path / "run", fresh=True)
+    assert precious.read_text() == "years of work"
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
+def test_every_file_of_a_run_is_known_to_whoever_empties_it(config, tmp_path):
+    run(config, tmp_path / "run")
+    write_report([tmp_path / "run"], tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= set(dietcl.run._OWN)
 
 
 def test_fresh_never_removes_a_folder_that_is_no_run(config, tmp_path):

@@ -92,8 +92,8 @@ def watched(blobs, stream, index):
 def test_the_candidates_are_shares_of_the_budget(watched):
     found, trials = watched
     assert [round(share * 10) for share in SHARES] == [6, 7, 8, 9]
-    assert sorted(config.method_config.threshold for config, *_ in trials) == [6, 6, 7, 7, 8, 8, 9, 9]
-    assert found.scores.keys() == {6, 7, 8, 9}
+    assert sorted(config.method_config.threshold for config, *_ in trials) == list("66778899")
+    assert found.scores.keys() == {"6", "7", "8", "9"}
     assert found.threshold == min(c for c, score in found.scores.items() if score == max(found.scores.values()))
 
 
@@ -129,7 +129,7 @@ def test_the_search_pays_for_every_trial(watched):
 
 def test_shares_that_round_to_one_candidate_are_tried_once(blobs, stream, index):
     found = choose(searching(blobs, budget="2"), stream, index)
-    assert found.scores.keys() == {1, 2}
+    assert found.scores.keys() == {"1", "2"}
     assert all(0 <= score <= 1 for score in found.scores.values())
     assert sum(item.passes for item in found.spent) == 2 * FOLDS * TIME_STEPS * 2 * 3
 
@@ -140,7 +140,7 @@ def test_a_run_books_the_search_apart_and_does_it_once(blobs, tmp_path, monkeypa
 
     def found(*arguments):
         calls.append(arguments)
-        return Found(3.0, {3.0: 0.5}, tiny_items)
+        return Found("3", {"3": 0.5}, tiny_items)
 
     learner = tiny_learner(tiny_config(blobs, budget="5"))
     learner.ledger.open(1, 2)
@@ -175,7 +175,7 @@ def test_the_whole_of_it_through_a_run(blobs, tmp_path):
     )
     saved = json.loads((tmp_path / "run/search.json").read_text())
     receipts = json.loads((tmp_path / "run/receipts.json").read_text())
-    assert saved["threshold"] in (1, 2)
+    assert saved["threshold"] in ("1", "2")
     assert sum(item["passes"] for item in receipts["search"]) == sum(item["passes"] for item in saved["spent"]) > 0
 
 
@@ -189,3 +189,31 @@ def test_too_few_labels_are_refused(blobs, stream, index):
     steps = tuple(replace(step, labeled=step.labeled[:1], labels=step.labels[:1]) for step in stream.steps)
     with pytest.raises(UserError, match="too few labels"):
         choose(searching(blobs), replace(stream, steps=steps), index)
+
+
+def test_a_class_that_nothing_is_left_to_learn_from_tests_nothing(blobs, stream, index):
+    # One label of each class: whoever holds it out cannot have learned it.
+    firsts = [np.unique(step.labels, return_index=True)[1] for step in stream.steps]
+    steps = tuple(
+        replace(step, labeled=step.labeled[first], labels=step.labels[first])
+        for step, first in zip(stream.steps, firsts, strict=True)
+    )
+    lonely = replace(stream, steps=steps)
+    for fold in range(FOLDS):
+        part = hold_out(lonely, fold)
+        assert not any(len(test.rows) for test in part.tests)
+        assert [step.labels.tolist() for step in part.steps] == [step.labels.tolist() for step in steps]
+    with pytest.raises(UserError, match="too few labels"):
+        choose(searching(blobs), lonely, index)
+    # A label of the same class in a later time step is enough: what is scored is the last time step.
+    again = replace(stream, steps=(steps[0], replace(steps[0], t=2), steps[2]))
+    assert sum(len(test.rows) for fold in range(FOLDS) for test in hold_out(again, fold).tests) > 0
+
+
+def test_an_interrupted_search_claims_nothing(blobs, tmp_path):
+    def stop(t, fraction):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(searching(blobs, budget="2"), tmp_path / "run", device="cpu", progress=stop)
+    assert not (tmp_path / "run").exists()

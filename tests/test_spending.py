@@ -27,7 +27,7 @@ def test_a_budget_in_updates_buys_exactly_so_many(blobs, method):
 
 
 def test_the_joint_phase_ends_at_the_threshold_and_the_rest_is_memory_at_a_tenth_of_the_rate(blobs):
-    learner = tiny_learner(tiny_config(blobs, "dietcl", budget="7", threshold=4.0))
+    learner = tiny_learner(tiny_config(blobs, "dietcl", budget="7", threshold="4.0"))
     events = updates_of(learner)
     assert Counter((event["t"], event["phase"]) for event in events) == {
         (1, "joint"): 7,
@@ -44,14 +44,14 @@ def test_the_joint_phase_ends_at_the_threshold_and_the_rest_is_memory_at_a_tenth
         assert set(event["loss"]) == ({"memory"} if event["phase"] == "balance" else set(event["loss"]) | {"masked"})
 
 
-@pytest.mark.parametrize("threshold", [5.0, 5.5, 400.0])
+@pytest.mark.parametrize("threshold", ["5", "5.5", "400"])
 def test_a_budget_within_the_threshold_has_no_second_phase(blobs, threshold):
     events = updates_of(tiny_learner(tiny_config(blobs, "dietcl", budget="5", threshold=threshold)))
     assert Counter(event["phase"] for event in events) == {"joint": 15}
 
 
 def test_a_threshold_share_follows_the_budget(blobs):
-    events = updates_of(tiny_learner(tiny_config(blobs, "dietcl", budget="5", threshold_share=0.8)))
+    events = updates_of(tiny_learner(tiny_config(blobs, "dietcl", budget="5", threshold="80%")))
     assert Counter(e["phase"] for e in events if e["t"] > 1) == {"joint": 8, "balance": 2}
 
 

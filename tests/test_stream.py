@@ -235,7 +235,7 @@ def learned(config: RunConfig, index: Index, stream: Stream) -> tuple[Learner, l
 
 @pytest.mark.parametrize("method", ["dietcl", "er", "naive"])
 def test_permuting_hidden_labels_changes_no_weight_no_draw_and_no_prediction(blobs: Path, method: str) -> None:
-    options: dict[str, object] = {"threshold": 2.0} if method == "dietcl" else {}  # so that both phases run
+    options: dict[str, object] = {"threshold": "2.0"} if method == "dietcl" else {}  # so that both phases run
     config, index = tiny_config(blobs, method, **options), open_manifest(blobs)
     dealt = deal(index, config.recipe, config.seed)
     other = permute_hidden(index, dealt.labeled, 5)

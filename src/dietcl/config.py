@@ -14,6 +14,8 @@ from dietcl.models.presets import MODELS, ModelConfig
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.recipes import Recipe
 
+MOST_LR = 100  # far above any use; without a bound the optimizer's own arithmetic overflows
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -30,7 +32,7 @@ class Training:
     lr_floor: float = 5e-5
     """Learning rate at the end of a phase's cosine (at most half the peak)."""
     layer_decay: float = 0.65
-    """Factor on the learning rate per block, from the last block down."""
+    """Factor on the learning rate per block, from the last block down (1: the same for all)."""
     weight_decay: float = 0.05
     """AdamW's weight decay (not on biases, norms, the class token and position tables)."""
     beta1: float = 0.9
@@ -44,9 +46,10 @@ class Training:
                 f"--batch {self.batch} --micro-batch {self.micro_batch}: "
                 "the batch must be a multiple of the micro-batch"
             )
-        for option in ("lr", "head_lr", "layer_decay"):
-            if not 0 < getattr(self, option) < math.inf:
-                raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number above 0")
+        for option, most in (("lr", MOST_LR), ("head_lr", MOST_LR), ("layer_decay", 1)):
+            if not 0 < getattr(self, option) <= most:
+                name = option.replace("_", "-")
+                raise UserError(f"--{name} {getattr(self, option)}: give a number above 0, at most {most}")
         for option in ("lr_floor", "weight_decay"):
             if not 0 <= getattr(self, option) < math.inf:
                 raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number from 0")
@@ -83,8 +86,10 @@ class Pretraining:
             if getattr(self, option) < 1:
                 name = option.replace("_", "-")
                 raise UserError(f"--{name} {getattr(self, option)}: give a whole number from 1")
-        if not 0 < self.lr < math.inf:
-            raise UserError(f"--lr {self.lr}: give a number above 0")
+        if not 0 < self.lr <= MOST_LR:
+            raise UserError(f"--lr {self.lr}: give a number above 0, at most {MOST_LR}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"--weight-decay {self.weight_decay}: give a number from 0")
         if not 0 <= self.warmup < 1:
             raise UserError(f"--warmup {self.warmup}: give a share from 0 to below 1")
         if not 0 < self.crop <= 1:
@@ -98,7 +103,7 @@ class Evaluation:
     test_images: int | None = None
     """Evaluate on a fixed, seeded, stratified sample of this many test images (all by default)."""
     curves: int = 0
-    """Also evaluate every time step's test images this many times within each time step (the stability gap)."""
+    """Also evaluate at each time step's start and after each of so many equal parts of it (the stability gap)."""
 
     def __post_init__(self) -> None:
         if self.test_images is not None and self.test_images < 1:
@@ -109,12 +114,14 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A size: the network, the shared recipe and the augmentation that belong together."""
+    """A size: the network, the shared recipe, the augmentation and the methods' options that belong together."""
 
     model: ModelConfig
     training: Training = field(default_factory=Training)
     augmentation: Augmentation = field(default_factory=Augmentation)
     budget: str = "500"
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By method, the options whose default belongs to another scale."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -124,6 +131,7 @@ PRESETS: dict[str, Preset] = {
         training=Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4),
         augmentation=Augmentation(crop=0.5),
         budget="40",
+        methods={"dietcl": {"alpha": 1.0, "threshold": "80%"}},  # docs/regime.md tells how alpha was found
     ),
     "tiny": Preset(model=MODELS["tiny"]),
     "small": Preset(model=MODELS["small"]),

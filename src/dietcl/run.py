@@ -22,7 +22,7 @@ from dietcl.engine.journal import Journal
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.loop import NotFinite, learn
 from dietcl.engine.samples import save_samples
-from dietcl.engine.search import choose_threshold
+from dietcl.engine.search import Found, choose_threshold
 from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
@@ -30,6 +30,13 @@ from dietcl.streams.manifest import Index, open_manifest
 from dietcl.streams.stream import Stream, build_stream
 
 Progress = Callable[[int, float], None]
+# Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
+# half of a run can be taken for another's.
+_OWN = (
+    *("finished", "checkpoint", "checkpoint.partial", "checkpoint.old", "search.json", "environment.json"),
+    *("events.jsonl", "counts.npz", ".counts.npz", "receipts.json", "samples.npz", "weights.safetensors"),
+    *("figures", "report.html", "config.json"),
+)
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "matplotlib")
 
 
@@ -56,25 +63,40 @@ def open_stream(config: RunConfig, progress: Progress | None = None) -> tuple[St
     index = open_manifest(manifest)
     stream = build_stream(config.stream, index, config.recipe, config.seed)
     first = config.first_time_steps
+    if first is not None and first > len(stream.steps):
+        raise UserError(f"--first-time-steps {first}: the stream has only {len(stream.steps)}")
     return replace(stream, steps=stream.steps[:first], tests=stream.tests[:first]), index
 
 
 def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:
-    """Carry out a run in its folder; an unfinished one of the same configuration is continued."""
-    if fresh:
-        _clear(folder)
+    """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless `fresh`."""
     stream, index = open_stream(config, progress)
     identity = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": _weights_digest(config)}
-    _refuse_another(identity, folder)
-    if is_finished(folder):
-        return
+    if not stream.classes:
+        raise UserError(
+            f"--label-rate {config.recipe.label_rate}: no label is revealed, as it rounds to none in every class and "
+            "time step, or the manifest has none; raise it, add --at-least-one, or label some images"
+        )
+    if fresh:
+        _refuse_to_empty(folder)
+    else:
+        _refuse_another(identity, folder)
+        if is_finished(folder):
+            return
     place = pick_device(device)
-    settled, search = _settle(config, stream, index, place, folder, progress)
+    found = None
+    if getattr(config.method_config, "threshold", None) == "auto":
+        found = None if fresh else _kept_search(folder)
+        found = found or choose_threshold(config, stream, index, place, lambda fraction: progress(0, fraction))
     recorder = Recorder(progress)
-    learner = assemble(settled, stream, index, place, recorder)
-    learner.ledger.book_search(search)
-    # Only now: what cannot be started must not claim the folder.
+    learner = assemble(_settled(config, found), stream, index, place, recorder)
+    # Only now: what cannot be started must neither claim the folder nor empty it.
+    if fresh:
+        _empty(folder)
     write_json(make_folder(folder) / "config.json", identity | {"hash": config.hash()})
+    if found is not None:
+        write_json(folder / "search.json", asdict(found))
+        learner.ledger.book_search(found.spent)
     _describe(learner, folder)
     saved = checkpoint.load(learner, folder / "checkpoint")
     recorder.journal = Journal(folder / "events.jsonl", keep=saved.journal if saved else 0)
@@ -107,17 +129,27 @@ def save_results(learner: Learner, folder: Path) -> None:
     write_json(folder / "receipts.json", learner.ledger.receipts())
 
 
-def _clear(folder: Path) -> None:
-    """Remove a run, but never a folder that holds anything else."""
-    if folder.is_dir() and any(folder.iterdir()):
-        if "stream_identity" not in _read_config(folder):
-            raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
-        shutil.rmtree(folder)
+def _refuse_to_empty(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run."""
+    if folder.is_dir() and any(folder.iterdir()) and "stream_identity" not in _read_config(folder):
+        raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
+
+
+def _empty(folder: Path) -> None:
+    """Remove a run, and nothing that somebody else put into its folder."""
+    for path in (folder / name for name in _OWN):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _refuse_another(identity: dict[str, Any], folder: Path) -> None:
     """Refuse a folder that holds another run."""
-    different = _differences(_read_config(folder), identity)
+    known = _read_config(folder)
+    if not known and (is_finished(folder) or checkpoint.newest(folder / "checkpoint")):
+        raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
+    different = _differences(known, identity)
     if different:
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "
@@ -127,11 +159,11 @@ def _refuse_another(identity: dict[str, Any], folder: Path) -> None:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-    except ValueError:
+    except (OSError, ValueError):
         raise UserError(f"{path}: not readable as JSON; choose another --out") from None
     return found if isinstance(found, dict) else {}
 
@@ -167,16 +199,17 @@ def _describe(learner: Learner, folder: Path) -> None:
     write_json(folder / "environment.json", environment)
 
 
-def _settle(
-    config: RunConfig, stream: Stream, index: Index, device: torch.device, folder: Path, progress: Progress
-) -> tuple[RunConfig, tuple[Item, ...]]:
-    """Replace a threshold of 'auto' by the one that cross-validation finds; found once, then kept in the folder."""
-    if getattr(config.method_config, "threshold", None) != "auto":
-        return config, ()
+def _kept_search(folder: Path) -> Found | None:
+    """Return the search that the folder's run was begun with, if it had one."""
     path = folder / "search.json"
     if not path.is_file():
-        found = choose_threshold(config, stream, index, device, lambda fraction: progress(0, fraction))
-        write_json(make_folder(folder) / path.name, asdict(found))
+        return None
     saved = json.loads(path.read_text())
-    settled = replace(config, method_config=replace(config.method_config, threshold=saved["threshold"]))
-    return settled, tuple(Item(**item) for item in saved["spent"])
+    return Found(saved["threshold"], saved["scores"], tuple(Item(**item) for item in saved["spent"]))
+
+
+def _settled(config: RunConfig, found: Found | None) -> RunConfig:
+    """Put the threshold that the search found in the place of `auto`."""
+    if found is None:
+        return config
+    return replace(config, method_config=replace(config.method_config, threshold=found.threshold))

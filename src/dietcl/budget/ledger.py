@@ -82,6 +82,7 @@ class Ledger:
         self._started = 0.0
         self._paused_at: float | None = None
         self._is_free = False
+        self._in_update = False
 
     def open(self, t: int, classes: int) -> None:
         """Begin a time step with a fresh budget; `classes` is the width of the head in it."""
@@ -109,6 +110,11 @@ class Ledger:
             self._prices[key] = self._price(operation, prompts)
         price, flops = self._prices[key]
         self._book(purpose, operation, images, images * price, images * flops)
+
+    def require(self, operation: Operation, images: int) -> None:
+        """Raise Overdraft unless the operation on so many images fits; for work that is booked in several charges."""
+        if not self._is_free:
+            self._refuse(operation, images * self._prices[operation, 0][0])
 
     def charge_flops(self, purpose: str, operation: str, flops: float) -> None:
         """Book work that is no pass of images, such as a closed-form solve, or raise Overdraft."""
@@ -180,6 +186,15 @@ class Ledger:
         return Allotment(self, self._require_open(), passes, _part(share, self.remaining_seconds))
 
     @contextmanager
+    def update(self) -> Iterator[None]:
+        """Begin an update; under a budget in seconds one that began in time is finished, even if it overruns."""
+        self._in_update = True
+        try:
+            yield
+        finally:
+            self._in_update = False
+
+    @contextmanager
     def free(self) -> Iterator[None]:
         """Evaluate: what is charged inside costs nothing; amid a time step its images are counted as "evaluation"."""
         before, self._is_free = self._is_free, True
@@ -245,11 +260,14 @@ class Ledger:
             raise ValueError(f"A charge cannot be negative: {operation} of {images} images, {flops} FLOPs.")
         if self._is_free:
             self._require_open().book("evaluation", operation, images, 0.0, 0.0)
-        elif self.affords(passes):
-            self._require_open().book(purpose, operation, images, passes, flops)
         else:
+            self._refuse(operation, passes)
+            self._require_open().book(purpose, operation, images, passes, flops)
+
+    def _refuse(self, operation: str, passes: float) -> None:
+        if not (self.affords(passes) or (self.unit == "seconds" and self._in_update)):
             left = f"{self.remaining_seconds} s" if self.unit == "seconds" else f"{self.remaining} passes"
-            raise Overdraft(f"Time step {self._t}: {operation} for {purpose} costs {passes} passes; {left} left.")
+            raise Overdraft(f"Time step {self._t}: {operation} costs {passes} passes; {left} left.")
 
     @contextmanager
     def _pause(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -44,10 +45,15 @@ def load(learner: Learner, folder: Path) -> Progress | None:
         return None
     try:
         saved: dict[str, Any] = json.loads((found / "progress.json").read_text())
+        progress = Progress(saved["finished"], saved["journal"])
         tensors = {part: load_file(found / f"{part}.safetensors", device=str(learner.device)) for part in _PARTS}
-    except (OSError, ValueError, SafetensorError) as error:
+        classes = len(tensors["network"]["head.bias"])
+        with np.load(found / "counts.npz") as file:
+            counts = {name: file[name] for name in vars(learner.counts)}
+        learner.ledger.load_state(saved["ledger"])
+    except (OSError, ValueError, TypeError, KeyError, BadZipFile, SafetensorError) as error:
         raise UserError(f"{found}: the checkpoint is damaged ({error}); start over with --fresh") from None
-    learner.network.head.grow(len(tensors["network"]["head.bias"]), torch.Generator())
+    learner.network.head.grow(classes, torch.Generator())
     learner.network.load_state_dict(tensors["network"])
     learner.method.load_state(tensors["method"])  # first, because a method may need it to make its modules
     for name, module in learner.method.modules().items():
@@ -55,11 +61,9 @@ def load(learner: Learner, folder: Path) -> Progress | None:
         module.load_state_dict(
             {key.removeprefix(prefix): value for key, value in tensors["modules"].items() if key.startswith(prefix)}
         )
-    learner.ledger.load_state(saved["ledger"])
-    with np.load(found / "counts.npz") as counts:
-        for name in vars(learner.counts):
-            setattr(learner.counts, name, counts[name])
-    return Progress(saved["finished"], saved["journal"])
+    for name, values in counts.items():
+        setattr(learner.counts, name, values)
+    return progress
 
 
 def begin(folder: Path) -> Path:

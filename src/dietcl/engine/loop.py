@@ -46,6 +46,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         except Overdraft as refused:
             name = type(learner.method).__name__
             raise RuntimeError(f"{name}.end_step must be paid from what its phases leave over: {refused}") from refused
+        curve.after_last_update()
         learning_seconds = time.perf_counter() - started
         until = min(step.t + 1, len(learner.stream.steps))
         learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
@@ -90,11 +91,12 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
         optimizer.zero_grad(set_to_none=True)
         losses: dict[str, torch.Tensor] = {}
         try:
-            for micro in range(micro_batches):
-                drawn, images = next(ready)
-                batch = make_batch(drawn, images, classes, learner.config.augmentation, (*key, update, micro))
-                for name, value in backward(learner, phase, batch, micro_batches).items():
-                    losses[name] = losses[name] + value if name in losses else value
+            with ledger.update():
+                for micro in range(micro_batches):
+                    drawn, images = next(ready)
+                    batch = make_batch(drawn, images, classes, learner.config.augmentation, (*key, update, micro))
+                    for name, value in backward(learner, phase, batch, micro_batches).items():
+                        losses[name] = losses[name] + value if name in losses else value
         except Overdraft:
             break  # what is paid is spent, but half an update is not applied
         if ledger.spent == spent:
@@ -155,18 +157,28 @@ class _Curve:
     def __init__(self, learner: Learner, step: TimeStep) -> None:
         self._learner, self._step = learner, step
         self._points = learner.config.evaluation.curves
-        self._updates = self._made = 0
+        self._updates = self._due = 0
+        self._measured: int | None = None
         self._measure_if_due()
 
     def after_update(self) -> None:
         self._updates += 1
         self._measure_if_due()
 
+    def after_last_update(self) -> None:
+        """Measure the end of a time step whose budget left a remainder."""
+        if self._points and self._measured != self._updates:
+            self._measure()
+
     def _measure_if_due(self) -> None:
+        parts = self._learner.ledger.spent_fraction() * self._points + 1e-9  # a sum of shares falls short of the whole
+        if self._points and parts >= self._due:
+            self._due = int(parts) + 1
+            self._measure()
+
+    def _measure(self) -> None:
         learner, seen = self._learner, self._step.t
-        if not self._points or learner.ledger.spent_fraction() * self._points < self._made:
-            return
-        self._made = int(learner.ledger.spent_fraction() * self._points) + 1
+        self._measured = self._updates
         counts = Counts.empty(seen)
         learner.evaluator.measure(learner.method, learner.net, counts, 0, seen)
         number = counts.count[0].clip(min=1)

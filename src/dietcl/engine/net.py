@@ -37,6 +37,7 @@ class Net:
         """Return each part's logits with gradient, computed in one forward."""
         if not parts:
             return []
+        self._ledger.require("train", sum(len(part) for part in parts))
         for part in parts:
             self._ledger.charge(part.pool, "train", len(part))
         with self._running():

@@ -3,13 +3,13 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from dietcl.budget.cost import cost_model
@@ -21,7 +21,7 @@ from dietcl.engine.journal import Journal
 from dietcl.engine.net import Net
 from dietcl.engine.samples import reconstruction_pictures
 from dietcl.errors import UserError
-from dietcl.files import make_folder
+from dietcl.files import make_folder, write_json
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augment import crop_and_flip, normalize
@@ -31,12 +31,13 @@ from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import Index
 from dietcl.streams.mix import Mix
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sampler import Draw, pools_of, sample
+from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream, build_stream
 
 LOG_EVERY = 20
 PICTURES = 8
+_ADVICE = "lower it and choose another --out"
 
 
 def pretrain(
@@ -48,18 +49,23 @@ def pretrain(
     progress: Callable[[float, float], None],
 ) -> Network:
     """Pre-train in a folder, going on where an unfinished run of the same configuration stopped."""
-    _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
     network = build_network(model, config.seed).to(device)
-    optimizer = _optimizer(network, config)
-    done, journal = _resume(network, optimizer, folder / "checkpoint")
     stream = build_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
     net = Net(network, ledger)
+    pools = pools_of(stream, 1, Mix(unlabeled=1))
+    if not len(pools["unlabeled"].rows):
+        raise UserError("--stream: the manifest has no training images to pre-train on")
+    # Only now: what cannot be started must not claim the folder.
+    _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
+    optimizer = _optimizer(network, config)
+    done, journal = _resume(network, optimizer, folder / "checkpoint")
     loader = Loader(stream, Storage(index, model.image_size), device)
     events = Journal(folder / "events.jsonl", keep=journal)
     augmentation = Augmentation(crop=config.crop, flip=config.flip)
-    batches = loader.iterate(_draws(stream, config, done))
+    draws = (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
+    batches = loader.iterate(draws)
     for update in range(done, config.updates):
         _, (images,) = next(batches)
         key = (config.seed, "pretrain", update)
@@ -72,23 +78,18 @@ def pretrain(
         loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise UserError(f"--lr {config.lr}: the loss is {value} at update {update}; lower it and run again")
+            raise UserError(f"--lr {config.lr}: the loss is {value} at update {update}; {_ADVICE}")
         optimizer.step()
         if update % LOG_EVERY == 0 or update == config.updates - 1:
             events.write("update", update=update, loss=value, lr=lr)
         progress((update + 1) / config.updates, value)
-        if (update + 1) % config.checkpoint_every == 0:
+        if (update + 1) % config.checkpoint_every == 0 or update == config.updates - 1:
+            if not all(bool(p.isfinite().all()) for p in network.parameters()):
+                raise UserError(f"--lr {config.lr}: a weight is not finite after update {update}; {_ADVICE}")
             _save(network, optimizer, folder / "checkpoint", update + 1, events.position())
     batches.close()
     _save_pictures(net, ledger, network, stream, loader, folder)
     return network
-
-
-def _draws(stream: Stream, config: Pretraining, done: int) -> Iterator[tuple[Draw, ...]]:
-    pools = pools_of(stream, 1, Mix(unlabeled=1))
-    if not len(pools["unlabeled"].rows):
-        raise UserError("--stream: the manifest has no training images to pre-train on")
-    return (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
 
 
 def _learning_rate(config: Pretraining, update: int) -> float:
@@ -120,14 +121,18 @@ def _resume(network: Network, optimizer: torch.optim.AdamW, folder: Path) -> tup
     """Return how many updates were done and how long the journal was."""
     if (found := checkpoint.newest(folder)) is None:
         return 0, 0
-    network.load_state_dict(load_file(found / "network.safetensors"))
+    try:
+        weights, moments = (load_file(found / f"{name}.safetensors") for name in ("network", "optimizer"))
+        with safe_open(found / "optimizer.safetensors", "pt") as file:
+            notes = file.metadata()
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{found}: the checkpoint is damaged ({error}); choose another --out") from None
+    network.load_state_dict(weights)
     state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in load_file(found / "optimizer.safetensors").items():
+    for name, value in moments.items():
         number, _, field = name.partition(".")
         state.setdefault(int(number), {})[field] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    with safe_open(found / "optimizer.safetensors", "pt") as file:
-        notes = file.metadata()
     return int(notes["done"]), int(notes["journal"])
 
 
@@ -142,8 +147,7 @@ def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, l
 
 def _claim(folder: Path, config: dict[str, object]) -> None:
     path = folder / "config.json"
-    text = json.dumps(config, indent=1)
-    if path.is_file() and path.read_text() != text:
+    if not path.is_file():
+        write_json(make_folder(folder) / path.name, config)
+    elif json.loads(path.read_text()) != json.loads(json.dumps(config)):
         raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
-    make_folder(folder)
-    path.write_text(text)

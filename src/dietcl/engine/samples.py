@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dietcl.engine.learner import Learner
-from dietcl.models.decoder import hide, paint
+from dietcl.models.decoder import hide
 from dietcl.models.network import Network
 from dietcl.streams.augment import denormalize, normalize
 from dietcl.streams.stream import TestStep
@@ -31,11 +31,10 @@ def reconstruction_pictures(
     network: Network, images: torch.Tensor, patches: torch.Tensor, mask: torch.Tensor
 ) -> dict[str, np.ndarray]:
     """Return originals, what the encoder saw of them, and what the decoder made of that, as uint8 [n, H, W, 3]."""
-    patch = network.encoder.patch
     return {
         "originals": _pixels(images),
-        "masked": _pixels(hide(images, mask, patch)),
-        "reconstructed": _pixels(paint(images, patches, mask, patch)),
+        "masked": _pixels(hide(images, mask, network.encoder.patch)),
+        "reconstructed": _pixels(network.paint(images, patches, mask)),
     }
 
 

@@ -15,7 +15,7 @@ from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
 from dietcl.streams.manifest import Index
-from dietcl.streams.stream import Stream, TestStep, TimeStep
+from dietcl.streams.stream import Stream, TestStep
 
 TIME_STEPS = 3
 FOLDS = 2
@@ -26,8 +26,8 @@ SHARES = (0.6, 0.7, 0.8, 0.9)  # of the budget: the paper tried 300, 350, 400 an
 class Found:
     """The threshold that cross-validation chose, what each candidate scored, and what the search spent."""
 
-    threshold: float
-    scores: dict[float, float]
+    threshold: str
+    scores: dict[str, float]
     spent: tuple[Item, ...]
 
 
@@ -60,7 +60,7 @@ def choose_threshold(
     candidates = sorted({round(share * budget.amount) for share in SHARES})
     trials = [(candidate, fold) for candidate in candidates for fold in folds]
     for number, (candidate, fold) in enumerate(trials):
-        method_config = replace(config.method_config, threshold=float(candidate))
+        method_config = replace(config.method_config, threshold=str(candidate))
         trial = replace(config, method_config=method_config, evaluation=Evaluation())
         learner = assemble(trial, fold, index, device, Silent())
         for _ in learn(learner):
@@ -71,21 +71,22 @@ def choose_threshold(
         spent += [item for receipt in learner.ledger.closed for item in receipt.items]
         progress((number + 1) / len(trials))
     best = max(scores, key=lambda candidate: (scores[candidate], -candidate))
-    return Found(float(best), {float(candidate): score for candidate, score in scores.items()}, tuple(spent))
+    return Found(str(best), {str(candidate): score for candidate, score in scores.items()}, tuple(spent))
 
 
 def hold_out(stream: Stream, fold: int) -> Stream:
     """Return the first time steps with every FOLDS-th revealed label kept back as the test images."""
+    first = stream.steps[:TIME_STEPS]
+    labels = np.concatenate([step.labels for step in first])
+    # Dealt within each class, so that none is held out whole while it has two labels.
+    order = np.lexsort((numpy_generator(stream.seed, "folds").random(len(labels)), labels))
+    held = np.zeros(len(labels), np.bool_)
+    held[order[fold::FOLDS]] = True
+    # A class without a label left to learn from would only test what nobody could know.
+    held &= np.isin(labels, labels[~held])
+    parts = np.split(held, np.cumsum([len(step.labels) for step in first])[:-1])
     steps, tests = [], []
-    for step in stream.steps[:TIME_STEPS]:
-        # Dealt within each class, so that no class is held out whole while it has two labels.
-        order = np.lexsort((numpy_generator(stream.seed, step.t, "folds").random(len(step.labels)), step.labels))
-        held = np.zeros(len(step.labels), np.bool_)
-        held[order[fold::FOLDS]] = True
-        steps.append(_without(step, held))
-        tests.append(TestStep(step.t, step.labeled[held], step.labels[held]))
+    for step, mine in zip(first, parts, strict=True):
+        steps.append(replace(step, labeled=step.labeled[~mine], labels=step.labels[~mine]))
+        tests.append(TestStep(step.t, step.labeled[mine], step.labels[mine]))
     return replace(stream, steps=tuple(steps), tests=tuple(tests))
-
-
-def _without(step: TimeStep, held: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> TimeStep:
-    return replace(step, labeled=step.labeled[~held], labels=step.labels[~held])

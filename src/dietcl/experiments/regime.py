@@ -34,11 +34,17 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ER uniform": ("er", {"sampling": "uniform"}),
     "ER balanced": ("er", {"sampling": "balanced"}),
 }
+# What DietCL does without each of its parts, at its own rates: why it stands where it stands.
+WITHOUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "DietCL, no reconstruction": ("dietcl", {"unlabeled": 0.0}),
+    "DietCL, no masked loss": ("dietcl", {"labeled": 0.0}),
+    "DietCL, no class mask": ("dietcl", {"mask_classes": False}),
+}
 RECIPES = {
     "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),
     "glyphs-drift": Recipe(recipe="time", time_steps=10, label_rate=0.02),
 }
-LR = (1e-3, 2e-3, 4e-3)
+LR = (1e-3, 2e-3, 4e-3, 8e-3)
 HEAD_LR = (2e-2, 6e-2, 2e-1)
 ALPHA = (1.0, 5.0, 50.0)
 SEARCH_BUDGET = 80
@@ -64,8 +70,8 @@ class Trial:
     alpha: float
 
 
-# Nine trials for every method: all pairs of rates, and for alpha a Latin square over them, so that each value of alpha
-# meets each rate once.
+# Twelve trials for every method: all pairs of rates, and for alpha a Latin square over them, so that each value of alpha
+# meets each head rate and each encoder rate.
 TRIALS = tuple(
     Trial(lr, head_lr, ALPHA[(i + j) % 3])
     for (i, lr), (j, head_lr) in itertools.product(enumerate(LR), enumerate(HEAD_LR))
@@ -113,6 +119,8 @@ class Study:
             results = self.compare(budget, chosen, threshold=best)
             yield _result_sheet(f"{label}: {_regime(budget, results['DietCL'][0])}", results)
             yield _difference_sheet(results)
+        starved = self.compare(round(best / 4), dict.fromkeys(WITHOUT, chosen["DietCL"]), threshold=best)
+        yield _result_sheet("S*/4, without one part of DietCL; its share of the batch goes to the others.", starved)
 
     def search(self) -> dict[str, Trial]:
         """Return the best trial of each method after three time steps of the search seeds."""
@@ -148,10 +156,10 @@ class Study:
         raise UserError(f"ER uniform still gains at {best} updates: raise LAST_BUDGET")
 
     def compare(self, budget: int, chosen: dict[str, Trial], threshold: int) -> dict[str, list[Result]]:
-        """Run every method on every seed."""
+        """Run every method that has rates on every seed."""
         cells = {
-            method: [self._cell("comparison", method, chosen[method], budget, seed, threshold) for seed in SEEDS]
-            for method in METHODS
+            method: [self._cell("comparison", method, trial, budget, seed, threshold) for seed in SEEDS]
+            for method, trial in chosen.items()
         }
         self._run([cell for group in cells.values() for cell in group], f"comparison at {budget} updates")
         return {method: [self.store.result(cell) for cell in group] for method, group in cells.items()}
@@ -166,8 +174,8 @@ class Study:
         threshold: int,
         steps: int | None = None,
     ) -> Cell:
-        name, fixed = METHODS[method]
-        own = {"alpha": trial.alpha, "threshold": float(threshold)} if name == "dietcl" else {}
+        name, fixed = (METHODS | WITHOUT)[method]
+        own = {"alpha": trial.alpha, "threshold": str(threshold)} if name == "dietcl" else {}
         stream, micro = self.options.stream, PRESETS["micro"]
         # Search seeds take other images of other characters, so that nothing is chosen on a reported test image.
         source = SOURCES[stream](seed=seed if seed in SEARCH_SEEDS else 0)
@@ -189,7 +197,7 @@ class Study:
         return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config)
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
-        progress = run_cells(cells, self.store, self.options.scratch, self.options.jobs)
+        progress = run_cells(cells, self.store, self.options.scratch / self.options.stream, self.options.jobs)
         for done, total in progress:
             print(f"{title}: {done} of {total}", file=sys.stderr, flush=True)
 

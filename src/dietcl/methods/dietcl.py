@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Term
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from dietcl.streams.stream import TimeStep
 
 
+def _limit(threshold: str) -> dict[str, float]:
+    """Return the joint phase's limit: so many updates' worth of passes, or a share of the budget."""
+    is_share = threshold.endswith("%")
+    try:
+        value = float(threshold.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if is_share and 0 <= value <= 100:
+        return {"share": value / 100}
+    if not is_share and value >= 0:
+        return {"updates": value}
+    raise UserError(f"--threshold {threshold}: give a number of updates from 0, a share such as 80%, or auto")
+
+
 class DietCL(Method):
     """Learns jointly from three pools until the threshold, then from the balanced memory alone."""
 
@@ -24,10 +38,9 @@ class DietCL(Method):
     class Config:
         """Options of DietCL; every part can be switched off."""
 
-        threshold: float | Literal["auto"] = 400.0
-        """Updates' worth of passes for the joint phase (B); the rest goes to the memory. auto: cross-validated."""
-        threshold_share: float | None = None
-        """Give the joint phase this share of every time step's budget instead of a number of updates."""
+        threshold: str = "400"
+        """What the joint phase may spend (B): 400 (updates' worth of passes), 80% (of the budget) or auto
+        (cross-validated on the first time steps); the rest goes to the memory."""
         alpha: float = 50.0
         """Weight of the reconstruction."""
         unlabeled: float = 1 / 3
@@ -44,22 +57,18 @@ class DietCL(Method):
         """Learning-rate factor of the memory-only phase."""
 
         def __post_init__(self) -> None:
-            if self.threshold != "auto" and not self.threshold >= 0:
-                raise UserError(f"--threshold {self.threshold}: give a number of updates from 0, or auto")
-            if self.threshold_share is not None and not 0 <= self.threshold_share <= 1:
-                raise UserError(f"--threshold-share {self.threshold_share}: give a share between 0 and 1")
-            if self.threshold == "auto" and self.threshold_share is not None:
-                raise UserError("--threshold auto: give --threshold-share None as well, or the share decides")
+            if self.threshold != "auto":
+                _limit(self.threshold)
             if not 0 <= self.alpha < math.inf:
                 raise UserError(f"--alpha {self.alpha}: give a weight from 0")
-            if not self.balance_lr > 0:
-                raise UserError(f"--balance-lr {self.balance_lr}: give a factor above 0")
+            if not 0 < self.balance_lr <= 1:
+                raise UserError(f"--balance-lr {self.balance_lr}: give a factor above 0, at most 1")
             shares = (self.unlabeled, self.labeled, self.memory)
             if not min(shares) >= 0 or not 0 < sum(shares) < math.inf:
                 raise UserError("--unlabeled, --labeled, --memory: give shares from 0, at least one of them above it")
 
     variants: ClassVar[dict[str, Config]] = {
-        "release": Config(unlabeled=0.4, labeled=0.3, memory=0.3, threshold_share=0.8),
+        "release": Config(unlabeled=0.4, labeled=0.3, memory=0.3, threshold="80%"),
     }
 
     def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
@@ -69,7 +78,7 @@ class DietCL(Method):
             phases = [Phase(name="joint", mix=self._joint_mix())]
         else:
             phases = [
-                Phase(name="joint", mix=self._joint_mix(), **self._joint_limit()),
+                Phase(name="joint", mix=self._joint_mix(), **_limit(self.config.threshold)),
                 Phase(
                     name="balance",
                     mix=Mix(memory=1, by_time_step=self.config.balance_memory),
@@ -88,11 +97,6 @@ class DietCL(Method):
                 yield Term("masked", part.cross_entropy(logits, only))
         if batch.unlabeled is not None:
             yield Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key), self.config.alpha)
-
-    def _joint_limit(self) -> dict[str, float]:
-        if self.config.threshold_share is not None:
-            return {"share": self.config.threshold_share}
-        return {"updates": self.config.threshold}
 
     def _joint_mix(self, first: bool = False) -> Mix:
         config = self.config

@@ -47,8 +47,8 @@ class Loaded:
         return text + (f"; ignored {', '.join(self.ignored)}" if self.ignored else "")
 
 
-def load_weights(network: Network, source: Path | str, *, head: bool = False) -> Loaded:
-    """Load a file or the pretrained weights of a timm name; the head only on request and from our own files."""
+def load_weights(network: Network, source: Path | str) -> Loaded:
+    """Load a file or the pretrained weights of a timm name; a head, being of other classes, is left out."""
     found = _read(source)
     layout = next((layout for layout in _LAYOUTS if layout.marker.search("\n".join(found))), None)
     if layout is None:
@@ -57,15 +57,13 @@ def load_weights(network: Network, source: Path | str, *, head: bool = False) ->
             f"it has {_some(list(found)) or 'no tensors'}"
         )
     state = layout.rename(found)
-    unwanted = (_FOREIGN,) if head else (_FOREIGN, "head.")
+    unwanted = (_FOREIGN, "head.")
     ignored = sorted(key.removeprefix(_FOREIGN) for key in state if key.startswith(unwanted))
     state = {key: value for key, value in state.items() if not key.startswith(unwanted)}
-    if "head.bias" in state and network.head.classes == 0:
-        network.head.grow(len(state["head.bias"]), torch.Generator())
     interpolated = _fit_positions(network, state)
     _check(network, state, source)
     network.load_state_dict(state, strict=False)
-    parts = tuple(part for part in ("encoder", "decoder", "head") if any(key.startswith(part) for key in state))
+    parts = tuple(part for part in ("encoder", "decoder") if any(key.startswith(part) for key in state))
     return Loaded(layout.format, parts, interpolated, tuple(ignored))
 
 
@@ -112,7 +110,7 @@ def _unpickle(path: Path) -> State:
             f"{path} is damaged, or holds Python objects whose loading could run code, and was not loaded: "
             "save its tensors alone, best as safetensors"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file of the older format fails in whatever its bytes happen to mean
         raise UserError(f"{path} is not a whole PyTorch file: {_first_line(error)}") from error
     for name in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(name), dict):
@@ -178,7 +176,10 @@ def _from_huggingface(state: State) -> State:
     for query in queries:
         rows = [renamed.pop(query.replace(".query.", f".{name}."), None) for name in ("query", "key", "value")]
         joined = query.replace(".attention.attention.query.", ".attn.qkv.")
-        renamed[joined] = torch.cat([row for row in rows if row is not None])
+        try:
+            renamed[joined] = torch.cat([row for row in rows if row is not None])
+        except RuntimeError as error:
+            raise UserError(f"{joined}: its query, key and value do not fit together: {_first_line(error)}") from error
     return renamed
 
 
@@ -242,7 +243,7 @@ def _some(names: list[str]) -> str:
 def _advice(key: str, state: State) -> str:
     part = key.split(".")[0]
     if part not in ("encoder", "decoder"):
-        return "give a file that was made for this number of classes" if part == "head" else "unknown names"
+        return "unknown names"
     if key == "encoder.vit.norm.weight":
         return "it was made to pool before its norm, as some classifiers are; give the pre-trained file instead"
     prefix = "decoder." if part == "decoder" else "encoder.vit."

@@ -31,7 +31,6 @@ class Encoder(nn.Module):
         self.patch: int = self.vit.patch_embed.patch_size[0]
         self.grid: int = self.vit.patch_embed.grid_size[0]
         self.num_patches: int = self.grid**2
-        self.num_tokens: int = self.num_patches + 1
         if image_size % self.patch:
             raise UserError(
                 f"image_size {image_size} is not a multiple of the patch size {self.patch} of {name}: "

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from dietcl import keys
 from dietcl.errors import UserError
-from dietcl.models.decoder import Decoder, normalized_targets, patchify, reconstruction_loss
+from dietcl.models.decoder import Decoder, normalized_targets, paint, patchify, reconstruction_loss
 from dietcl.models.encoder import Encoder
 from dietcl.models.head import GrowingHead
 from dietcl.models.presets import MEAN, STD, ModelConfig
@@ -66,6 +66,11 @@ class Network(nn.Module):
         mask_BP = mask_of(keep_BK, patches)
         targets_BPV = normalized_targets(patchify(images_BCHW, self.encoder.patch))
         return reconstruction_loss(predictions_BPV, targets_BPV, mask_BP), predictions_BPV, mask_BP
+
+    def paint(self, images_BCHW: Tensor, predictions_BPV: Tensor, mask_BP: Tensor) -> Tensor:
+        """Return the images with their masked patches replaced by what the predictions say of them."""
+        painted_BCHW = paint(self._as_pretrained(images_BCHW), predictions_BPV, mask_BP, self.encoder.patch)
+        return (painted_BCHW - self.pixel_shift) / self.pixel_scale
 
     def _as_pretrained(self, images_BCHW: Tensor) -> Tensor:
         return images_BCHW * self.pixel_scale + self.pixel_shift

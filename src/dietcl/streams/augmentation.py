@@ -1,5 +1,6 @@
 """Options of the augmentation; free of torch."""
 
+import math
 from dataclasses import dataclass
 
 from dietcl.errors import UserError
@@ -24,7 +25,7 @@ class Augmentation:
         if not 0 < self.crop <= 1:
             raise UserError(f"--crop {self.crop}: give a share above 0 and up to 1 (1: no crops)")
         for option in ("mixup", "cutmix"):
-            if not getattr(self, option) >= 0:
+            if not 0 <= getattr(self, option) < math.inf:
                 raise UserError(f"--{option} {getattr(self, option)}: give a number from 0 (0: off)")
         if not 0 <= self.smoothing < 1:
             raise UserError(f"--smoothing {self.smoothing}: give a share from 0 and below 1")

@@ -13,9 +13,8 @@ Examples:
   dietcl demo
   dietcl demo --out /tmp/demo --budget 20"""
 
-# alpha is what a search found for this stream; docs/regime.md tells how.
 METHODS = {
-    "dietcl": ["--method", "dietcl", "--alpha", "1", "--threshold-share", "0.8"],
+    "dietcl": ["--method", "dietcl"],
     "er-uniform": ["--method", "er", "--sampling", "uniform"],
     "er-balanced": ["--method", "er", "--sampling", "balanced"],
 }

@@ -86,7 +86,8 @@ def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
     augmentation = sizes.augmentation
     if source is not None and not source.mirror:
         augmentation = dataclasses.replace(augmentation, flip=False)
-    config = method_config(choices.method)
+    own = sizes.methods.get(choices.method.partition(":")[0], {})
+    config = dataclasses.replace(method_config(choices.method), **own)
     fields: list[tuple[str, Any, Any]] = [
         (
             "budget",
