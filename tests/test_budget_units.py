@@ -75,7 +75,7 @@ def test_refuses_and_shows_the_valid_forms(text: str) -> None:
         Budget.parse(text)
     message = str(caught.value)
     assert f'"{text}"' in message
-    assert all(form in message for form in ('"500"', '"2e15flops"', '"2h"'))
+    assert all(form in message for form in ("--budget", "500", "2e15flops", "2h"))
 
 
 @pytest.mark.parametrize("amount", [0.0, -1.0, float("nan"), float("inf")])

@@ -66,6 +66,6 @@ def _digits(amount: float) -> str:
 
 def _refusal(text: str) -> UserError:
     return UserError(
-        f'The budget "{text}" is not a positive number with one unit; write "500" (updates), "2e15flops" '
-        'or a time such as "2h", "15min", "90s" or "1h30min".'
+        f'--budget "{text}": not a positive number with one unit; write 500 (updates), 2e15flops '
+        "or a time such as 2h, 15min, 90s or 1h30min"
     )
