@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -238,7 +239,7 @@ def test_reconstruction_is_its_parts(micro, images):
 
 
 def test_perfect_predictions_paint_the_original_whatever_pixels_the_encoder_was_shown():
-    network = build_network(ModelConfig(encoder="vit_tiny_patch16_224", image_size=32), 0)
+    network = build_network(replace(MODELS["tiny"], image_size=32), 0)
     network.pixel_scale, network.pixel_shift = torch.tensor([2.0, 1.0, 0.5])[:, None, None], torch.full((3, 1, 1), 0.3)
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 4 - 2
     perfect = normalized_targets(patchify(network._as_pretrained(images), 16))

@@ -55,8 +55,6 @@ def pretrain(
     ledger.open(1, 0)
     net = Net(network, ledger)
     pools = pools_of(stream, 1, Mix(unlabeled=1))
-    if not len(pools["unlabeled"].rows):
-        raise UserError("--stream: the manifest has no training images to pre-train on")
     # Only now: what cannot be started must not claim the folder.
     _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
     optimizer = _optimizer(network, config)

@@ -42,14 +42,15 @@ def _predictions(learner: Learner) -> dict[str, np.ndarray]:
     tests = [test for test in learner.evaluator.tests if len(test.rows)]
     each = -(-PREDICTIONS // max(1, len(tests)))
     chosen = [TestStep(test.t, test.rows[:each], test.labels[:each]) for test in tests]
-    names = np.array([*learner.stream.classes, "never revealed"])
+    # The last name answers for -1: a label that was never revealed, or a prediction before any class is known.
+    truths, answers = (np.array([*learner.stream.classes, last]) for last in ("never revealed", "no answer"))
     predicted = [learner.evaluator.predict(learner.method, learner.net, test)[0] for test in chosen]
     rows = np.concatenate([np.zeros(0, np.int64), *(test.rows for test in chosen)])
     labels = np.concatenate([np.zeros(0, np.int64), *(test.labels for test in chosen)])
     return {
         "images": learner.loader.read(rows).permute(0, 2, 3, 1).cpu().numpy(),
-        "label": names[labels],
-        "predicted": names[np.concatenate([np.zeros(0, np.int64), *predicted])],
+        "label": truths[labels],
+        "predicted": answers[np.concatenate([np.zeros(0, np.int64), *predicted])],
         "t": np.concatenate([np.zeros(0, np.int64), *(np.full(len(test.rows), test.t) for test in chosen)]),
     }
 

@@ -33,7 +33,7 @@ class Encoder(nn.Module):
         self.num_patches: int = self.grid**2
         if image_size % self.patch:
             raise UserError(
-                f"image_size {image_size} is not a multiple of the patch size {self.patch} of {name}: "
+                f"--image-size {image_size}: not a multiple of the patch size {self.patch} of {name}; "
                 f"choose {max(1, self.grid) * self.patch} or {(max(1, self.grid) + 1) * self.patch}"
             )
         self.pixel_statistics = _pixel_statistics(name)

@@ -6,6 +6,8 @@ from dietcl.errors import UserError
 
 MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1: how images are standardized, and what `micro` is trained on
 
+MOST_PIXELS = 2048
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -25,15 +27,18 @@ class ModelConfig:
     """Fraction of the patches hidden from the encoder when it learns by reconstruction."""
 
     def __post_init__(self) -> None:
-        if self.image_size < 1 or self.decoder_depth < 1 or self.decoder_heads < 1:
-            raise UserError("image_size, decoder_depth and decoder_heads must each be at least 1")
+        if not 1 <= self.image_size <= MOST_PIXELS:
+            raise UserError(f"--image-size {self.image_size}: give from 1 to {MOST_PIXELS}")
+        for option in ("decoder_depth", "decoder_heads"):
+            if getattr(self, option) < 1:
+                raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give at least 1")
         if self.decoder_dim < 4 or self.decoder_dim % 4 or self.decoder_dim % self.decoder_heads:
             raise UserError(
-                f"decoder_dim {self.decoder_dim} must be a multiple of 4 (for its position table) "
-                f"and of decoder_heads {self.decoder_heads}"
+                f"--decoder-dim {self.decoder_dim}: give a multiple of 4 (for its position table) "
+                f"and of --decoder-heads {self.decoder_heads}"
             )
         if not 0 < self.mask_ratio < 1:
-            raise UserError(f"mask_ratio {self.mask_ratio} must lie between 0 and 1, both excluded")
+            raise UserError(f"--mask-ratio {self.mask_ratio}: give a share above 0 and below 1")
 
 
 MODELS: dict[str, ModelConfig] = {
