@@ -273,6 +273,7 @@ def test_revealed_labels_are_a_fair_draw() -> None:
     ("options", "message"),
     [
         ({"time_steps": 0}, "--time-steps 0"),
+        ({"time_steps": 200_000}, "--time-steps 200000"),
         ({"label_rate": 1.5}, "--label-rate 1.5"),
         ({"label_rate": -0.1}, "--label-rate -0.1"),
         ({"label_rate": float("nan")}, "--label-rate nan"),
@@ -282,3 +283,8 @@ def test_revealed_labels_are_a_fair_draw() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Recipe(**options)
+
+
+def test_a_stream_without_training_images_is_refused() -> None:
+    with pytest.raises(UserError, match="no training images"):
+        deal(make_index([0, 1], split=[TEST, TEST]), Recipe(recipe="data", time_steps=1), 0)

@@ -28,14 +28,15 @@ class Oracle(regime.Study):
             count = [[1000, 0], [1000, 1000]]
             correct = [[right, 0], [right, right]]
             facts = {"labels_per_step": 20, "labels": 200, "arriving_per_step": 1000}
-            entry = {"key": cell.key, "correct": correct, "count": count, "loss_sum": [[0, 0], [0, 0]], "facts": facts}
+            counts = {"correct": correct, "count": count, "loss_sum": [[0, 0], [0, 0]]}
+            entry = {"key": cell.key, "hash": cell.config.hash(), **counts, "facts": facts}
             self.store.add(entry)
 
 
-def test_every_method_has_nine_trials_and_alpha_meets_every_rate():
-    assert len(set(regime.TRIALS)) == 9
-    for rates in ("lr", "head_lr"):
-        assert len({(getattr(trial, rates), trial.alpha) for trial in regime.TRIALS}) == 9
+def test_every_method_has_twelve_trials_and_alpha_meets_every_rate():
+    assert len(set(regime.TRIALS)) == 12
+    for name, rates in (("lr", regime.LR), ("head_lr", regime.HEAD_LR)):
+        assert len({(getattr(trial, name), trial.alpha) for trial in regime.TRIALS}) == 3 * len(rates)
     assert {trial.alpha for trial in regime.TRIALS} == {1, 5, 50}
 
 
@@ -47,7 +48,7 @@ def test_the_search_takes_the_best_trial_and_never_sees_a_reported_image(tmp_pat
     chosen = study.search()
     assert set(chosen.values()) == {favorite}
     per_method = [sum(cell.key.startswith(f"search/{method}/") for cell in study.asked) for method in regime.METHODS]
-    assert per_method == [18, 18, 18]
+    assert per_method == [24, 24, 24]
     for cell in study.asked:
         assert cell.config.first_time_steps == 3
         assert cell.config.seed not in regime.SEEDS
@@ -96,6 +97,11 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
     again = Store(tmp_path / "cells.jsonl")
     assert list(run_cells(cells, again, tmp_path / "nowhere", jobs=2)) == [(2, 2)]
+    # Another configuration under the same key is not done; a line torn by a crash is not either.
+    assert replace(cells[0], config=replace(config, budget="2")) not in again
+    assert cells[1] in again
+    (tmp_path / "torn.jsonl").write_text((tmp_path / "cells.jsonl").read_text()[:-10])
+    assert [cell in Store(tmp_path / "torn.jsonl") for cell in cells] == [True, False]
     result = again.result(cells[0])
     assert result.summary.learned == 2
     assert result.facts["labels"] == 16

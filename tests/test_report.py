@@ -237,7 +237,7 @@ def test_rows_hold_transfer_and_the_terminal_table_still_fits(tmp_path: Path) ->
         assert row["forward_transfer"] == run.summary.forward_transfer == 0
     console = Console(width=80, file=io.StringIO())
     with console.capture() as capture:
-        console.print(comparison_table(runs))
+        console.print(comparison_table(runs, console))
     text = capture.get()
     assert "…" not in text
     assert f"{100 * runs[2].summary.final_pooled:.1f}±{100 * runs[2].summary.final_pooled_se:.1f}" in text
@@ -249,8 +249,50 @@ def test_the_terminal_table_shows_percent_and_escapes_markup(tmp_path: Path) -> 
     runs = read_runs([folder])
     console = Console(width=120, file=io.StringIO())
     with console.capture() as capture:
-        console.print(comparison_table(runs))
+        console.print(comparison_table(runs, console))
     text = capture.get()
     assert "[red]odd[/red]" in text
     assert "[blue], [/b] per time step" in text
     assert f"{100 * runs[0].summary.final_mean:.1f}±{100 * runs[0].summary.final_mean_se:.1f}" in text
+
+
+def test_the_terminal_table_drops_whole_columns_rather_than_digits(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / "dietcl", method="dietcl")]
+    folders += [write_run(tmp_path / f"er{seed}", method="er", seed=seed) for seed in range(3)]
+    runs = read_runs(folders)
+    for width in (50, 60, 72, 80, 100):
+        console = Console(width=width, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(comparison_table(runs, console))
+        text = capture.get()
+        assert "…" not in text
+        assert all(len(line) <= width for line in text.splitlines())
+        assert ("24,320" in text) == ("Passes" in text)  # a number is there whole or not at all
+        for row in comparison_rows(runs):
+            assert f"{100 * row['final_pooled']:.1f}±{100 * row['final_pooled_spread']:.1f}" in text
+        assert "one seed: standard error" in " ".join(text.split())
+    assert "Time" in text
+
+
+def test_the_realized_rate_is_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run = read_run(folder)
+    assert run.realized_rate == pytest.approx(40 / 2040)
+    assert comparison_rows([run])[0]["realized_rate"] == pytest.approx(40 / 2040)
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(comparison_table([run], console))
+    assert "1.96% labeled" in capture.get()
+    page = write_report([folder], tmp_path / "out").read_text()
+    assert "2 % of the arriving images carry a label" in page
+
+
+def test_a_later_report_removes_the_figures_of_the_earlier_one(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / method, method=method) for method in ("dietcl", "er")]
+    write_report(folders, tmp_path / "out")
+    mine = tmp_path / "out/figures/mine.png"
+    mine.write_bytes(b"")
+    write_report(folders[:1], tmp_path / "out")
+    assert mine.exists()
+    assert not list((tmp_path / "out/figures").glob("*-02-*"))
+    assert list((tmp_path / "out/figures").glob("matrix-01-*"))

@@ -40,19 +40,21 @@ class Store:
         self.path = path
         self._lines: dict[str, dict[str, Any]] = {}
         if path.is_file():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                self._lines[entry["key"]] = entry
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # otherwise it was torn, and its cell is run again
+                    entry = json.loads(line)
+                    self._lines[entry["key"]] = entry
 
     def __contains__(self, cell: Cell) -> bool:
-        return cell.key in self._lines
+        return self._lines.get(cell.key, {}).get("hash") == cell.config.hash()
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Append a finished cell."""
+        """Keep a finished cell, in the place of one of the same key and another configuration."""
         self._lines[entry["key"]] = entry
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(line) + "\n" for line in self._lines.values()))
+        partial.replace(self.path)
 
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
@@ -97,4 +99,4 @@ def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
         "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
         "flops": sum(item["flops"] for step in receipts["steps"] for item in step["items"]),
     }
-    return {"key": cell.key, **matrices, "facts": facts}
+    return {"key": cell.key, "hash": cell.config.hash(), **matrices, "facts": facts}

@@ -70,8 +70,8 @@ class Trial:
     alpha: float
 
 
-# Twelve trials for every method: all pairs of rates, and for alpha a Latin square over them, so that each value of alpha
-# meets each head rate and each encoder rate.
+# Twelve trials for every method: all pairs of rates, with the values of alpha dealt over them so that each meets every
+# rate of the encoder and of the head.
 TRIALS = tuple(
     Trial(lr, head_lr, ALPHA[(i + j) % 3])
     for (i, lr), (j, head_lr) in itertools.product(enumerate(LR), enumerate(HEAD_LR))
@@ -90,6 +90,10 @@ class Options:
     """Where the counts and tables go; what is there is not run again."""
     scratch: Path = Path("runs/regime")
     """Where the run folders go."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise UserError(f"--jobs {self.jobs}: give at least 1")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -251,4 +255,8 @@ def _difference_sheet(results: dict[str, list[Result]]) -> Sheet:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"regime: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

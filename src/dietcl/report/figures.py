@@ -66,6 +66,9 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     """Draw every figure that the runs have data for into a folder."""
     import matplotlib
 
+    for pattern in ("accuracy_*.png", "*-[0-9][0-9]-*.png"):
+        for stale in folder.glob(pattern):
+            stale.unlink()
     entries = entries_of(groups)
     runs = [entry.run for entry in entries]
     figures: list[Figure] = []

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from dietcl import __version__
@@ -145,11 +144,15 @@ def _lede(groups: Sequence[Group]) -> str:
     runs = [entry.run for entry in entries_of(groups)]
     budgets = " or ".join(dict.fromkeys(run.budget for run in runs))
     steps = " or ".join(str(n) for n in sorted({run.due for run in runs} - {0}))
-    begun = [event for run in runs for event in run.of("step_begin")]
-    rates = [100 * float(event["realized_rate"]) for event in begun if event.get("realized_rate") is not None]
-    labeled = f" About {fmean(rates):.2g} % of the arriving images carry a label." if rates else ""
+    rates = [f"{100 * rate:.2g}" for run in runs if (rate := run.realized_rate) is not None]
+    labeled = f" {_span(rates)} % of the arriving images carry a label." if rates else ""
     many = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{many} over {steps or 'no'} time steps, each of which may spend {budgets}.{labeled}"
+
+
+def _span(numbers: Sequence[str]) -> str:
+    low, high = min(numbers, key=float), max(numbers, key=float)
+    return low if low == high else f"{low} to {high}"
 
 
 def _comparison(entries: Sequence[Entry]) -> Iterator[str]:

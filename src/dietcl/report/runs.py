@@ -102,7 +102,9 @@ class Run:
             budget = Budget.parse(text)
         except UserError:
             return text
-        return f"{budget} updates" if budget.unit == "updates" else str(budget)
+        if budget.unit != "updates":
+            return str(budget)
+        return f"{budget} update{'' if budget.amount == 1 else 's'}"
 
     @property
     def seed(self) -> int | None:
@@ -122,6 +124,14 @@ class Run:
             return None
         reasons = [str(event["reason"]) for event in self.of("stopped")]
         return reasons[-1] if reasons else "it was interrupted or is still under way"
+
+    @property
+    def realized_rate(self) -> float | None:
+        """Share of the images that came so far whose label was revealed, or None before any came."""
+        begun = [event for event in self.of("step_begin") if {"labeled", "unlabeled"} <= event.keys()]
+        labeled = sum(event["labeled"] for event in begun)
+        arrived = labeled + sum(event["unlabeled"] for event in begun)
+        return labeled / arrived if arrived else None
 
     @cached_property
     def seconds(self) -> float:

@@ -12,6 +12,7 @@ from dietcl.report.groups import Group, group_runs
 from dietcl.report.runs import Run
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -102,8 +103,10 @@ COLUMNS = (
     ),
 )
 _PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
-# The usual comparison shall fit a terminal of 80 characters; the rows and the page hold the rest.
+# What a terminal of 80 characters has no room for; the rows and the page hold the rest.
 _NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer")
+# What goes next, whole column by whole column, where even less fits.
+_LEAST_NEEDED = ("seconds", "passes", "forgetting", "final_current", "final_old_mean", "average_mean")
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -131,18 +134,34 @@ def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def comparison_table(runs: Sequence[Run]) -> "Table":
-    """Return the comparison as a table for the terminal; accuracies in percent."""
+def comparison_table(runs: Sequence[Run], console: "Console") -> "Table":
+    """Return the comparison as a table that fits the terminal; accuracies in percent."""
+    rows = comparison_rows(runs)
+    columns = [column for column in COLUMNS if column.key not in _NOT_IN_TERMINAL]
+    table = _table(rows, columns)
+    roomy = console.options.update(max_width=10_000)  # a measurement never exceeds what it is offered
+    for key in _LEAST_NEEDED:
+        if console.measure(table, options=roomy).minimum <= console.width:
+            break
+        columns = [column for column in columns if column.key != key]
+        table = _table(rows, columns)
+    return table
+
+
+def _table(rows: list[dict[str, Any]], columns: Sequence[Column]) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    rows = comparison_rows(runs)
     sizes = {len(row["runs"]) for row in rows}
     spread = "standard error" if sizes == {1} else "standard deviation over seeds"
+    if len(sizes) > 1:
+        spread += " (one seed: standard error)" if 1 in sizes else ""
+    elif sizes != {1}:
+        spread += f" ({min(sizes)})"
     table = Table(
-        title=Text(" · ".join(dict.fromkeys(f"{row['stream']}, {row['budget']} per time step" for row in rows))),
-        caption=f"accuracy in percent ± {spread}" + (f" ({min(sizes)})" if sizes != {1} and len(sizes) == 1 else ""),
+        title=Text(" · ".join(dict.fromkeys(map(_setting_in_words, rows)))),
+        caption=f"accuracy in percent ± {spread}",
         box=box.SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
         pad_edge=False,
@@ -152,7 +171,6 @@ def comparison_table(runs: Sequence[Run]) -> "Table":
     table.add_column("Method", min_width=10)
     if len(sizes) > 1:
         table.add_column("Seeds", justify="right")
-    columns = [column for column in COLUMNS if column.key not in _NOT_IN_TERMINAL]
     for column in columns:
         table.add_column(column.title.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in rows:
@@ -175,6 +193,11 @@ def cell(row: dict[str, Any], column: Column, tight: bool = False) -> str:
     return f"{number}{'±' if tight else ' ± '}{100 * spread:.1f}"
 
 
+def _setting_in_words(row: dict[str, Any]) -> str:
+    labeled = "" if row["realized_rate"] is None else f", {row['realized_rate']:.2%} labeled"
+    return f"{row['stream']}, {row['budget']} per time step{labeled}"
+
+
 def _row(group: Group) -> dict[str, Any]:
     first = group.runs[0]
     several = len(group.runs) > 1
@@ -190,6 +213,8 @@ def _row(group: Group) -> dict[str, Any]:
         "complete": all(run.stopped is None for run in group.runs),
         "spread": "standard deviation over seeds" if several else "standard error",
     }
+    rates = [rate for run in group.runs if (rate := run.realized_rate) is not None]
+    row["realized_rate"] = fmean(rates) if rates else None
     for column in COLUMNS:
         values = [value for run in group.runs if not math.isnan(value := column.read(run))]
         spread = (stdev(values) if len(values) > 1 else math.nan) if several else column.error(first)

@@ -26,6 +26,8 @@ class Dealt:
 
 def deal(index: Index, recipe: Recipe, seed: int) -> Dealt:
     """Deal every row to a time step and choose the labels to reveal."""
+    if not (index.split == TRAIN).any():
+        raise UserError("--stream: the manifest has no training images; mark them 'train' in its column 'split'")
     step = _DEALERS[recipe.recipe](index, recipe, seed)
     labeled = _choose_labels(index, step, recipe, seed)
     if recipe.test_per_time_step is not None:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from dietcl.errors import UserError
 
+MOST_TIME_STEPS = 5_000  # counts are kept for every pair of time steps
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -24,8 +26,8 @@ class Recipe:
     """At most this many test images per time step (all by default)."""
 
     def __post_init__(self) -> None:
-        if self.time_steps < 1:
-            raise UserError(f"--time-steps {self.time_steps}: a stream needs at least one time step")
+        if not 1 <= self.time_steps <= MOST_TIME_STEPS:
+            raise UserError(f"--time-steps {self.time_steps}: give from 1 to {MOST_TIME_STEPS}")
         if not 0 <= self.label_rate <= 1:
             raise UserError(f"--label-rate {self.label_rate}: give a share between 0 and 1, such as 0.01")
         if self.test_per_time_step is not None and self.test_per_time_step < 1:

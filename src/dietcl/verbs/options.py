@@ -27,7 +27,7 @@ class Choices:
 
 def pick(arguments: list[str], **choices: str) -> tuple[Choices, list[str]]:
     """Take a verb's choices, given with their defaults, out of the arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="dietcl", usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
     for name, default in choices.items():
         parser.add_argument(f"--{name}", default=default)
     found, rest = parser.parse_known_args(arguments)
@@ -54,7 +54,9 @@ def open_source(stream: str) -> Any:
 
 def default_recipe(source: Any) -> Recipe:
     """Return how a stream is cut unless the user says otherwise."""
-    return Recipe() if source is None else Recipe(recipe=source.recipe, time_steps=source.time_steps)
+    if source is None:
+        return Recipe()
+    return Recipe(recipe=source.recipe, time_steps=source.time_steps, label_rate=source.label_rate)
 
 
 def gather(*fields: tuple[str, Any, Any]) -> Any:

@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({"page": str(page), "runs": comparison_rows(runs)}, indent=1))
     else:
-        Console().print(comparison_table(runs))
+        console = Console()
+        console.print(comparison_table(runs, console))
         print(f"report: {page}")
     return 0

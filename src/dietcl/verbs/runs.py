@@ -60,7 +60,7 @@ def show(folders: Sequence[Path]) -> None:
     """Print the comparison table of runs and where they lie."""
     console = Console()
     runs = [read_run(folder) for folder in folders]
-    console.print(comparison_table(runs))
+    console.print(comparison_table(runs, console))
     for run, folder in zip(runs, folders, strict=True):
         if run.receipts is not None and not run.receipts.passes:
             console.print(f"nothing was learned: --budget {run.budget} is less than one update", markup=False)

@@ -18,6 +18,7 @@ class Digits:
     name: ClassVar[str] = "digits"
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
     time_steps: ClassVar[int] = 5  # unless told otherwise
+    label_rate: ClassVar[float] = 0.02
     mirror: ClassVar[bool] = False
 
     test_share: float = 0.25
@@ -30,9 +31,9 @@ class Digits:
     def prepare(self, cache: Path, progress: Progress | None = None) -> Path:
         """Enlarge and split the images unless the cache has them, and return the manifest's path."""
         if not 0 <= self.test_share < 1:
-            raise UserError(f"{self.name}: test_share is {self.test_share}; give a share from 0 to below 1")
-        if self.size < 8:
-            raise UserError(f"{self.name}: size is {self.size}; give at least 8")
+            raise UserError(f"--source.test-share {self.test_share}: give a share from 0 to below 1")
+        if not 8 <= self.size <= 256:
+            raise UserError(f"--source.size {self.size}: give from 8 to 256")
         facts = {"options": asdict(self), "versions": [VERSION, version("pillow")]}
         return prepare_pack(cache, self.name, facts, lambda folder: self._fill(folder, progress))
 

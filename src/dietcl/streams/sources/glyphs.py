@@ -22,6 +22,7 @@ class _Drawn:
     name: ClassVar[str]
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
     time_steps: ClassVar[int] = 20  # unless told otherwise
+    label_rate: ClassVar[float] = 0.02
     mirror: ClassVar[bool] = False  # a mirrored character is another character
     pool: ClassVar[Literal["glyphs", "upstream"]] = "glyphs"
     variation: ClassVar[Variation] = STILL
@@ -42,9 +43,10 @@ class _Drawn:
         """Draw the images unless the cache has them, and return the manifest's path."""
         for option, least in (("classes", 1), ("per_class", 1), ("test_per_class", 0), ("size", LEAST)):
             if getattr(self, option) < least:
-                raise UserError(f"{self.name}: {option} is {getattr(self, option)}; give at least {least}")
+                name = option.replace("_", "-")
+                raise UserError(f"--source.{name} {getattr(self, option)}: give at least {least}")
         if self.size > MOST:
-            raise UserError(f"{self.name}: size is {self.size}; give at most {MOST}")
+            raise UserError(f"--source.size {self.size}: give at most {MOST}")
         facts = {
             "options": asdict(self),
             "variation": asdict(self.variation),
@@ -62,7 +64,9 @@ class _Drawn:
 
         pool = getattr(characters(cache), self.pool)
         if self.classes > len(pool):
-            raise UserError(f"{self.name}: classes is {self.classes}; there are {len(pool)} characters to choose from")
+            raise UserError(
+                f"--source.classes {self.classes}: {self.name} has {len(pool)} characters to choose from; give fewer"
+            )
         chosen = choose(pool, self.classes, self.seed)
         places = [("train", i) for i in range(self.per_class)] + [("test", i) for i in range(self.test_per_class)]
         total = len(chosen) * len(places)

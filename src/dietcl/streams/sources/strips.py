@@ -18,6 +18,7 @@ class Strips:
     name: ClassVar[str] = "strips"
     recipe: ClassVar[Literal["class", "time", "data"]] = "class"
     time_steps: ClassVar[int] = 20  # unless told otherwise
+    label_rate: ClassVar[float] = 0.01
     mirror: ClassVar[bool] = True
 
     path: Path
