@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dietcl.experiments.difficulty import ridge_accuracy
 from dietcl.experiments.regime import RECIPES
+from dietcl.experiments.ridge import ridge_accuracy
 from dietcl.verbs.train import parse_run
 
 

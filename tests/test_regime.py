@@ -27,7 +27,7 @@ class Oracle(regime.Study):
             right = round(1000 * self.accuracy(cell))
             count = [[1000, 0], [1000, 1000]]
             correct = [[right, 0], [right, right]]
-            facts = {"labels_per_step": 20, "labels": 200, "arriving_per_step": 1000}
+            facts = {"labels_per_step": 20, "labels": 200, "arriving_per_step": 1000, "ridge": 0.5}
             counts = {"correct": correct, "count": count, "loss_sum": [[0, 0], [0, 0]]}
             entry = {"key": cell.key, "hash": cell.config.hash(), **counts, "facts": facts}
             self.store.add(entry)

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ def _one_thread() -> None:
 
 
 def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
+    from dietcl.experiments.ridge import ridge_accuracy
     from dietcl.run import execute, open_stream
 
     folder = scratch / re.sub(r"[^\w.]+", "-", cell.key)
@@ -97,6 +98,7 @@ def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
         "labels_per_step": sum(labels) / len(labels),
         "labels": sum(labels),
         "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
+        "ridge": ridge_accuracy(replace(cell.config, weights=str(folder / "weights.safetensors"))),
         "flops": sum(item["flops"] for step in receipts["steps"] for item in step["items"]),
     }
     return {"key": cell.key, "hash": cell.config.hash(), **matrices, "facts": facts}

@@ -237,8 +237,10 @@ def _result_sheet(title: str, results: dict[str, list[Result]]) -> Sheet:
     rows = []
     for method, runs in results.items():
         values = [[getattr(run.summary, field) for run in runs] for field in MEASURES.values()]
+        values.append([run.facts["ridge"] for run in runs])
         rows.append((method, *(f"{100 * np.mean(v):.2f} ± {100 * np.std(v, ddof=1):.2f}" for v in values)))
-    return Sheet(title, ("percent", *MEASURES), tuple(rows))
+    # The last column has the final encoder under a head solved from the same labels: features apart from the head.
+    return Sheet(title, ("percent", *MEASURES, "ridge head"), tuple(rows))
 
 
 def _difference_sheet(results: dict[str, list[Result]]) -> Sheet:
