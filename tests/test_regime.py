@@ -45,8 +45,9 @@ def test_the_search_takes_the_best_trial_and_never_sees_a_reported_image(tmp_pat
     study = Oracle(
         tmp_path, lambda cell: 0.9 if cell.config.training.lr == favorite.lr and "head 0.06" in cell.key else 0.5
     )
-    chosen = study.search()
-    assert set(chosen.values()) == {favorite}
+    sheet = next(study.sheets())
+    assert [row[3:] for row in sheet.rows if row[:2] == ("0.002", "0.06")] == [("90.0%*",) * 3]
+    assert {cell for row in sheet.rows for cell in row[3:]} == {"90.0%*", "50.0%"}
     per_method = [sum(cell.key.startswith(f"search/{method}/") for cell in study.asked) for method in regime.METHODS]
     assert per_method == [24, 24, 24]
     for cell in study.asked:

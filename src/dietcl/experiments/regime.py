@@ -115,8 +115,9 @@ class Study:
 
     def sheets(self) -> Iterator[Sheet]:
         """Run everything that is not done yet, and yield each table when it is complete."""
-        chosen = self.search()
-        yield _trial_sheet(chosen)
+        scores = self.search()
+        chosen = {method: max(tried, key=tried.__getitem__) for method, tried in scores.items()}
+        yield _trial_sheet(scores, chosen)
         peak, best = self.peak(chosen["ER uniform"])
         yield _peak_sheet(peak, best)
         for label, budget in (("1.25 S*", round(1.25 * best)), ("S*/4", round(best / 4))):
@@ -126,8 +127,8 @@ class Study:
         starved = self.compare(round(best / 4), dict.fromkeys(WITHOUT, chosen["DietCL"]), threshold=best)
         yield _result_sheet("S*/4, without one part of DietCL; its share of the batch goes to the others.", starved)
 
-    def search(self) -> dict[str, Trial]:
-        """Return the best trial of each method after three time steps of the search seeds."""
+    def search(self) -> dict[str, dict[Trial, float]]:
+        """Return what every trial of each method scores after three time steps of the search seeds."""
         cells = {
             (method, trial): [
                 self._cell("search", method, trial, SEARCH_BUDGET, seed, SEARCH_BUDGET * 4 // 5, SEARCH_STEPS)
@@ -137,8 +138,7 @@ class Study:
             for trial in TRIALS
         }
         self._run([cell for group in cells.values() for cell in group], "search")
-        scores = {key: self._mean_final(group) for key, group in cells.items()}
-        return {method: max(TRIALS, key=lambda trial, m=method: scores[m, trial]) for method in METHODS}  # type: ignore[misc]
+        return {method: {trial: self._mean_final(cells[method, trial]) for trial in TRIALS} for method in METHODS}
 
     def peak(self, trial: Trial) -> tuple[dict[int, float], int]:
         """Double ER uniform's budget on the search seeds until that gains less than its standard error.
@@ -209,16 +209,17 @@ class Study:
         return float(np.mean([self.store.result(cell).summary.final_pooled for cell in cells]))
 
 
-def _trial_sheet(chosen: dict[str, Trial]) -> Sheet:
-    rows = [
-        (method, f"{trial.lr:g}", f"{trial.head_lr:g}", f"{trial.alpha:g}" if method == "DietCL" else "-")
-        for method, trial in chosen.items()
-    ]
-    return Sheet(f"Chosen from {len(TRIALS)} trials each.", ("method", "lr", "head lr", "alpha"), tuple(rows))
+def _trial_sheet(scores: dict[str, dict[Trial, float]], chosen: dict[str, Trial]) -> Sheet:
+    rows = []
+    for trial in TRIALS:
+        cells = [f"{tried[trial]:.1%}{'*' if chosen[method] == trial else ''}" for method, tried in scores.items()]
+        rows.append((f"{trial.lr:g}", f"{trial.head_lr:g}", f"{trial.alpha:g}", *cells))
+    title = f"Search, A({SEARCH_STEPS}) pooled at {SEARCH_BUDGET} updates, other seeds (*: chosen; alpha: DietCL only)."
+    return Sheet(title, ("lr", "head lr", "alpha", *scores), tuple(rows))
 
 
 def _peak_sheet(peak: dict[int, float], best: int) -> Sheet:
-    rows = [(f"{budget}{' = S*' if budget == best else ''}", f"{score:.2%}") for budget, score in peak.items()]
+    rows = [(f"{budget}{' = S*' if budget == best else ''}", f"{score:.1%}") for budget, score in peak.items()]
     return Sheet("ER uniform by budget, other seeds.", ("updates per time step", "A(T) pooled"), tuple(rows))
 
 
