@@ -19,7 +19,7 @@ COLUMNS: dict[str, list[Any]] = {
     "id": ["a", "b", "c", "d", "e"],
     "file": ["pack.npy", "pack.npy", "x/one.png", "x/two.jpg", "pack.npy"],
     "offset": [0, 7, -1, -1, 2],
-    "label": ["dog", None, "cat", "dog", ""],
+    "label": ["dog", None, "cat", "dog", "ant"],
     "time": [1.5, None, 0.0, -2.0, 1e300],
     "split": ["train", "train", "test", "train", "test"],
 }
@@ -49,7 +49,7 @@ def test_the_index_holds_the_columns(tmp_path: Path) -> None:
     index = open_manifest(write_manifest(tmp_path / "new" / "manifest.parquet", COLUMNS))
     assert len(index) == 5
     assert [index.files[code] for code in index.file] == COLUMNS["file"]
-    assert index.classes == ("", "cat", "dog")
+    assert index.classes == ("ant", "cat", "dog")
     assert [None if code < 0 else index.classes[code] for code in index.label] == COLUMNS["label"]
     assert index.offset.tolist() == COLUMNS["offset"]
     np.testing.assert_array_equal(index.time, [1.5, np.nan, 0, -2, 1e300])
@@ -68,7 +68,7 @@ def test_the_hash_does_not_depend_on_the_file(tmp_path: Path, reference: str, op
 
 def under_nulls() -> pa.Table:
     """COLUMNS with garbage where there is no value."""
-    label = pa.array(["dog", "GARBAGE", "cat", "dog", ""])
+    label = pa.array(["dog", "GARBAGE", "cat", "dog", "ant"])
     _, bounds, text = label.buffers()
     bitmap = pa.py_buffer(bytes([0b11111101]))  # bits past the end are garbage too
     hidden = pa.StringArray.from_buffers(5, bounds, text, bitmap)
@@ -115,7 +115,7 @@ def test_the_hash_depends_on_nothing_but_values(tmp_path: Path, reference: str, 
         ("file", 4, "other.npy"),
         ("offset", 1, 8),
         ("label", 0, "cat"),
-        ("label", 1, ""),
+        ("label", 1, "ant"),
         ("label", 4, None),
         ("time", 0, np.nextafter(1.5, 2)),
         ("time", 2, None),
@@ -149,6 +149,7 @@ def test_the_hash_tells_where_a_string_ends_and_which_row_is_first(tmp_path: Pat
         (changed("split", 2, "validation"), ["row 2", "'validation'"]),
         (changed("split", 2, None), ["row 2", "'split'"]),
         (changed("time", 1, float("-inf")), ["row 1", "time", "-inf"]),
+        (changed("label", 1, ""), ["row 1", "label", "null if unknown"]),
         (changed("offset", 2, -2), ["row 2", "offset", "-2"]),
         (changed("file", 3, "../secret.png"), ["row 3", "../secret.png", "inside"]),
         (changed("file", 3, "x/../../secret.png"), ["row 3", "inside"]),
@@ -215,10 +216,10 @@ def test_the_index_is_built_once_and_again_after_a_change(tmp_path: Path, monkey
     os.utime(path, ns=(1, 1))
     second = open_manifest(path)
     assert len(builds) == 2
-    assert second.classes == ("", "cat", "cow", "dog")
+    assert second.classes == ("ant", "cat", "cow", "dog")
     assert second.hash != first.hash
     # Who still holds the old index reads the old values, and only the new one is kept.
-    assert first.classes == ("", "cat", "dog")
+    assert first.classes == ("ant", "cat", "dog")
     assert first.label.tolist() == [2, -1, 1, 2, 0]
     assert [first.files[i] for i in first.file] == COLUMNS["file"]
     assert len(list((tmp_path / "manifest.index").iterdir())) == 1

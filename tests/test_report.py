@@ -160,7 +160,7 @@ def test_labels_say_in_what_configurations_differ(tmp_path: Path) -> None:
         write_run(tmp_path / "e", time_steps=2),
     ]
     groups = group_runs(read_runs(runs))
-    labels = ["er (sampling uniform)", "er (sampling balanced)", "dietcl", "dietcl to time step 1"]
+    labels = ["er (sampling uniform)", "er (sampling balanced)", "dietcl", "dietcl, 1 of 2 time steps"]
     assert [group.label for group in groups] == labels
     assert [entry.label for entry in groups[2].entries] == ["dietcl · c", "dietcl · e"]
 
@@ -252,7 +252,7 @@ def test_the_terminal_table_shows_percent_and_escapes_markup(tmp_path: Path) -> 
         console.print(comparison_table(runs, console))
     text = capture.get()
     assert "[red]odd[/red]" in text
-    assert "[blue], [/b] per time step" in text
+    assert "[blue], 3 time steps of [/b]" in text
     assert f"{100 * runs[0].summary.final_mean:.1f}±{100 * runs[0].summary.final_mean_se:.1f}" in text
 
 

@@ -60,7 +60,7 @@ def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureF
     page = tmp_path / ODD / "out" / "report.html"
     assert main(["report", str(folder), "--out", str(page.parent)]) == 0
     out = capsys.readouterr().out
-    assert "[red], 20 updates per time step" in out
+    assert "[red], 2 time steps of 20 updates" in out
     assert f"report: {page}\n" in out
     assert page.is_file()
 

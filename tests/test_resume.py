@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import dietcl.run
@@ -348,3 +349,23 @@ def test_fresh_never_removes_a_folder_that_is_no_run(config, tmp_path):
     with pytest.raises(UserError, match="home"):
         run(config, tmp_path / "home", fresh=True)
     assert precious.read_text() == "years of work"
+
+
+def test_a_run_says_what_it_does(config, tmp_path):
+    said = []
+    run(config, tmp_path / "run", say=said.append)
+    assert said == []
+    run(config, tmp_path / "run", say=said.append)
+    assert said == [f"{tmp_path / 'run'}: finished before, so nothing was done"]
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "other", interrupt(2, 0.3))
+    run(config, tmp_path / "other", say=said.append)
+    assert said[1:] == [f"{tmp_path / 'other'}: going on after time step 1"]
+
+
+def test_the_weights_say_what_the_rows_of_the_head_stand_for(config, tmp_path):
+    run(config, tmp_path / "run")
+    with safe_open(tmp_path / "run/weights.safetensors", "pt") as file:
+        classes = json.loads(file.metadata()["classes"])
+        assert len(classes) == len(file.get_slice("head.bias")[:])
+    assert classes == list(tiny_learner(config).stream.classes)

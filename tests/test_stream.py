@@ -21,7 +21,7 @@ from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import Index, open_manifest, write_manifest
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, reveal
+from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, remarks, reveal
 from tiny import tiny_config, tiny_learner
 
 
@@ -157,6 +157,20 @@ def test_empty_time_steps_are_legal(tmp_path: Path) -> None:
     assert [len(step.labeled) for step in stream.steps] == [2, 0, 0, 0, 1]
     assert [len(test.rows) for test in stream.tests] == [1, 0, 0, 0, 0]
     assert stream.steps[1].realized_rate == 0
+
+
+def test_remarks_name_empty_time_steps_and_tests_that_cannot_be_passed(blobs: Path) -> None:
+    stream = tiny_learner(tiny_config(blobs)).stream
+    assert remarks(stream) == []
+    none = np.zeros(0, np.int64)
+    bare = replace(stream.steps[1], labeled=none, labels=none, unlabeled=none)
+    assert (
+        "1 of 3 time steps have no image" in remarks(replace(stream, steps=(stream.steps[0], bare, stream.steps[2])))[0]
+    )
+    unknown = replace(stream.tests[0], labels=np.full(8, -1))
+    assert "8 of 24 test images" in remarks(replace(stream, tests=(unknown, *stream.tests[1:])))[0]
+    untested = tuple(replace(test, rows=none, labels=none) for test in stream.tests)
+    assert "no accuracy" in remarks(replace(stream, tests=untested))[0]
 
 
 def test_classes_that_are_never_revealed_are_minus_one_in_the_test(tmp_path: Path) -> None:

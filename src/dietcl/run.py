@@ -27,7 +27,7 @@ from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
 from dietcl.streams.manifest import Index, open_manifest
-from dietcl.streams.stream import Stream, build_stream
+from dietcl.streams.stream import Stream, build_stream, remarks
 
 Progress = Callable[[int, float], None]
 # Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
@@ -37,6 +37,7 @@ _OWN = (
     *("events.jsonl", "counts.npz", ".counts.npz", "receipts.json", "samples.npz", "weights.safetensors"),
     *("figures", "report.html", "config.json"),
 )
+_WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "matplotlib")
 
 
@@ -68,7 +69,15 @@ def open_stream(config: RunConfig, progress: Progress | None = None) -> tuple[St
     return replace(stream, steps=stream.steps[:first], tests=stream.tests[:first]), index
 
 
-def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: Progress, fresh: bool = False) -> None:
+def execute(
+    config: RunConfig,
+    folder: Path,
+    *,
+    device: str = "auto",
+    progress: Progress,
+    say: Callable[[str], None] = lambda sentence: None,
+    fresh: bool = False,
+) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless `fresh`."""
     stream, index = open_stream(config, progress)
     identity = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": _weights_digest(config)}
@@ -82,7 +91,10 @@ def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: 
     else:
         _refuse_another(identity, folder)
         if is_finished(folder):
+            say(f"{folder}: finished before, so nothing was done")
             return
+    for remark in remarks(stream):
+        say(f"{config.stream}: {remark}")
     place = pick_device(device)
     found = None
     if getattr(config.method_config, "threshold", None) == "auto":
@@ -97,8 +109,11 @@ def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: 
     if found is not None:
         write_json(folder / "search.json", asdict(found))
         learner.ledger.book_search(found.spent)
+        cost = sum(item.passes for item in found.spent)
+        say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
     _describe(learner, folder)
-    saved = checkpoint.load(learner, folder / "checkpoint")
+    if saved := checkpoint.load(learner, folder / "checkpoint"):
+        say(f"{folder}: going on after time step {saved.finished}")
     recorder.journal = Journal(folder / "events.jsonl", keep=saved.journal if saved else 0)
     try:
         for finished in learn(learner, saved.finished if saved else 0):
@@ -112,7 +127,9 @@ def execute(config: RunConfig, folder: Path, *, device: str = "auto", progress: 
         recorder.journal.close()
     save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
-    save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash()})
+    # Whoever uses the head needs to know what its rows stand for.
+    notes = {"config": config.hash(), "classes": json.dumps(stream.classes[: learner.net.classes])}
+    save_weights(learner.network, folder / "weights.safetensors", notes)
     (folder / "finished").touch()
 
 
@@ -149,7 +166,7 @@ def _refuse_another(identity: dict[str, Any], folder: Path) -> None:
     known = _read_config(folder)
     if not known and (is_finished(folder) or checkpoint.newest(folder / "checkpoint")):
         raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
-    different = _differences(known, identity)
+    different = [_WORDS.get(name, name) for name in _differences(known, identity)]
     if different:
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "

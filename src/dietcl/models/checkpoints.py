@@ -88,6 +88,8 @@ def shipped(name: str) -> Path:
 
 def _read(source: Path | str) -> State:
     path = Path(source)
+    if path.is_dir():
+        raise UserError(f"{source} is a folder: give the file in it, such as {path / 'weights.safetensors'}")
     if not path.is_file():
         if isinstance(source, Path) or path.suffix in _SUFFIXES or len(path.parts) > 1:
             raise UserError(f"{source} is not a file: give the path of the weights or a timm name")

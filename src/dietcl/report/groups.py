@@ -69,11 +69,10 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 def _labels(runs: list[Run]) -> list[str]:
     labels = [run.method for run in runs]
-    if len({run.summary.learned for run in runs}) > 1:
-        labels = [
-            label if run.stopped is None else f"{label} to time step {run.summary.learned}"
-            for label, run in zip(labels, runs, strict=True)
-        ]
+    labels = [
+        label if run.stopped is None else f"{label}, {run.summary.learned} of {run.due} time steps"
+        for label, run in zip(labels, runs, strict=True)
+    ]
     if len({run.stream for run in runs}) > 1:
         labels = [f"{label} on {run.stream}" for label, run in zip(labels, runs, strict=True)]
     if len({run.budget for run in runs}) > 1:
@@ -94,7 +93,11 @@ def _difference(run: Run, alike: list[Run]) -> str:
     told = {tuple(str(other.get(key)) for key in keys[:3]) for other in others}
     if not keys or len(told) < len(others):
         return run.name
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {own[key]}" for key in keys[:3])
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {_brief(own[key])}" for key in keys[:3])
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _run_labels(label: str, runs: list[Run]) -> tuple[str, ...]:

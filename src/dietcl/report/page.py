@@ -33,7 +33,8 @@ _SECTIONS = {
         "Matrix",
         "What is kept of each time step",
         "Each row is the model after one more time step and each column the test images of one time step: the diagonal "
-        "is what was just learned, and a column that fades further down is being forgotten.",
+        "is what was just learned, what lies to the right of it is yet to be learned, and a column that fades further "
+        "down is being forgotten.",
     ),
     "budget": (
         "Budget",

@@ -58,7 +58,7 @@ COLUMNS = (
     Column(
         "forgetting",
         "Forgetting",
-        "how far accuracy on earlier time steps fell from its best, in points",
+        "how far accuracy on earlier time steps fell from its best before, in points; below 0 it rose",
         lambda run: run.summary.forgetting,
     ),
     Column(
@@ -195,7 +195,7 @@ def cell(row: dict[str, Any], column: Column, tight: bool = False) -> str:
 
 def _setting_in_words(row: dict[str, Any]) -> str:
     labeled = "" if row["realized_rate"] is None else f", {row['realized_rate']:.2%} labeled"
-    return f"{row['stream']}, {row['budget']} per time step{labeled}"
+    return f"{row['stream']}, {row['due']} time steps of {row['budget']}{labeled}"
 
 
 def _row(group: Group) -> dict[str, Any]:
@@ -209,6 +209,7 @@ def _row(group: Group) -> dict[str, Any]:
         "runs": [str(run.path) for run in group.runs],
         "seeds": [run.seed for run in group.runs],
         "time_steps": first.summary.time_steps,
+        "due": first.due,
         "learned": first.summary.learned,
         "complete": all(run.stopped is None for run in group.runs),
         "spread": "standard deviation over seeds" if several else "standard error",

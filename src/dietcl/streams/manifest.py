@@ -219,6 +219,7 @@ def _check(table: pa.Table, path: Path) -> None:
         "split": (pc.invert(pc.is_in(table["split"], value_set=pa.array(SPLITS))), "use 'train' or 'test'"),
         "offset": (pc.less(table["offset"], -1), "give the image's place in its pack, or -1 for an image file"),
         "file": (pc.match_substring_regex(table["file"], _OUTSIDE), "give a path inside the manifest's folder"),
+        "label": (pc.fill_null(pc.equal(table["label"], ""), False), "name the class, or leave it null if unknown"),
         "time": (pc.fill_null(pc.is_inf(table["time"]), False), "give a finite number, or leave it empty"),
     }
     for name, (mask, remedy) in wrong.items():

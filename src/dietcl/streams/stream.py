@@ -117,6 +117,26 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> 
     )
 
 
+def remarks(stream: Stream) -> list[str]:
+    """Say what the owner of a stream may not have meant."""
+    said = []
+    empty = sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps)
+    if empty:
+        said.append(
+            f"{empty} of {len(stream.steps)} time steps have no image, as too many share a time or too few arrive; "
+            "use fewer time steps, or --recipe data"
+        )
+    truths = np.concatenate([test.labels for test in stream.tests])
+    unknown = int((truths < 0).sum())
+    if not len(truths):
+        said.append("no test image has a label, so no accuracy will be measured")
+    elif unknown:
+        said.append(
+            f"{unknown} of {len(truths)} test images are of classes of which no label is revealed; they count as wrong"
+        )
+    return said
+
+
 def _tests(index: Index, dealt: Dealt, recipe: Recipe, number_of_code: Labels, number_of_row: Rows) -> list[TestStep]:
     tests = []
     for t, rows in enumerate(_rows_by_step(index, dealt, TEST, recipe.time_steps), start=1):

@@ -17,6 +17,10 @@ Examples:
   dietcl pretrain --stream glyphs-upstream --out runs/upstream
   dietcl pretrain --stream photos/manifest.parquet --preset tiny --updates 20000 --out runs/photos
 
+Two options decide which further ones there are; name them and ask for --help again:
+  --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip)
+  --preset   micro, tiny, small, base or large; default micro
+
 A run that was stopped goes on when the same command is given again."""
 
 

@@ -35,6 +35,10 @@ def carry_out(runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: i
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
+
+    def say(sentence: str) -> None:
+        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for config, folder in runs:
             title = f"{config.method} on {stream_title(config.stream)}"
@@ -46,7 +50,7 @@ def carry_out(runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: i
                 bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
-                execute(config, folder, device=device, progress=advance, fresh=fresh)
+                execute(config, folder, device=device, progress=advance, say=say, fresh=fresh)
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None
             except KeyboardInterrupt:

@@ -17,7 +17,9 @@ DESCRIPTION = """List the built-in streams; with --stream, show what arrives at 
 Examples:
   dietcl streams
   dietcl streams --stream glyphs --time-steps 10 --label-rate 0.05
-  dietcl streams --stream photos/manifest.parquet --recipe time --cut duration --json"""
+  dietcl streams --stream photos/manifest.parquet --recipe time --cut duration --json
+
+--stream is a built-in stream, a manifest (.parquet) or a pack (.zip); name it and ask for --help to see its options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ def _list(as_json: bool) -> int:
 
 def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.manifest import open_manifest
-    from dietcl.streams.stream import build_stream
+    from dietcl.streams.stream import build_stream, remarks
 
     stream = build_stream(name, open_manifest(manifest), recipe, show.seed)
     rows = [
@@ -80,8 +82,16 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         for step, test in zip(stream.steps, stream.tests, strict=True)
     ]
     if show.json:
-        facts = {"name": name, "manifest": str(manifest), "identity": stream.identity, "recipe": asdict(recipe)}
-        print(json.dumps({**facts, "realized_rate": stream.realized_rate, "steps": rows}, indent=1))
+        facts = {
+            "name": name,
+            "manifest": str(manifest),
+            "identity": stream.identity,
+            "recipe": asdict(recipe),
+            "realized_rate": stream.realized_rate,
+            "remarks": remarks(stream),
+            "steps": rows,
+        }
+        print(json.dumps(facts, indent=1))
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -100,4 +110,6 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         soft_wrap=True,
         markup=False,
     )
+    for remark in remarks(stream):
+        console.print(remark, soft_wrap=True, markup=False)
     return 0

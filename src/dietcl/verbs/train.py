@@ -23,7 +23,10 @@ Examples:
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --budget 2h
   dietcl train --method dietcl:release --preset base --encoder vit_base_patch16_224.mae --budget 500
 
---stream, --method and --preset decide which further options there are: name them and ask for --help again."""
+Three options decide which further ones there are; name them and ask for --help again:
+  --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip); default glyphs
+  --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
+  --preset   micro, tiny, small, base or large; default micro"""
 
 
 @dataclass(frozen=True, kw_only=True)
