@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,12 +133,17 @@ def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
 def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
     arguments = ["train", *small(blobs, "--out", "run", "--budget", "60")]
     child = subprocess.Popen(
-        [sys.executable, "-m", "dietcl", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dietcl", *arguments],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has them and their children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "run/checkpoint").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    child.send_signal(2)
+    child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "goes on" in " ".join(said.split())

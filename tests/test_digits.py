@@ -42,5 +42,5 @@ def test_missing_scikit_learn_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("options", [{"test_share": 1.0}, {"test_share": -0.1}, {"size": 4}])
 def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
+    with pytest.raises(UserError, match="--source." + next(iter(options)).replace("_", "-")):
         Digits(**options).prepare(tmp_path)  # type: ignore[arg-type]

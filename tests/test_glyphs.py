@@ -147,12 +147,12 @@ def test_a_second_call_draws_nothing(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": 10**6}, r"classes is 1000000; there are 2\d\d\d characters"),
-        ({"classes": 0}, "classes is 0"),
-        ({"per_class": 0}, "per_class is 0"),
-        ({"test_per_class": -1}, "test_per_class is -1"),
-        ({"size": 4}, "size is 4"),
-        ({"size": 10**4}, "size is 10000"),
+        ({"classes": 10**6}, r"--source.classes 1000000: glyphs has 2\d\d\d characters"),
+        ({"classes": 0}, "--source.classes 0"),
+        ({"per_class": 0}, "--source.per-class 0"),
+        ({"test_per_class": -1}, "--source.test-per-class -1"),
+        ({"size": 4}, "--source.size 4"),
+        ({"size": 10**4}, "--source.size 10000"),
     ],
 )
 def test_impossible_options_are_refused(cache: Path, options: dict[str, int], message: str) -> None:
