@@ -26,7 +26,7 @@ class Options:
 
     out: Path = Path("runs/demo")
     """Folder of the runs and the report; finished runs in it are not repeated."""
-    budget: str = "45"
+    budget: str = "36"
     """Budget per time step."""
     seed: int = 0
     """Seed of the stream, the draws and the weights."""
