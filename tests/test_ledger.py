@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.budget.cost import CostModel, Operation
-from dietcl.budget.ledger import Accounting, Item, Ledger, Overdraft
+from dietcl.budget.ledger import Accounting, Ledger, Overdraft
+from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
 
 # ViT-B/16 at 224 pixels with a decoder of 8 blocks of width 512.

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dietcl.budget.ledger import Overdraft, StepReceipt
+from dietcl.budget.ledger import Overdraft
+from dietcl.budget.receipts import StepReceipt
 from dietcl.engine.loop import learn
 from dietcl.engine.net import Unmetered
 from dietcl.methods import METHODS

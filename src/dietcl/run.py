@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import dietcl
-from dietcl.budget.ledger import Item
+from dietcl.budget.receipts import Item
 from dietcl.config import RunConfig
 from dietcl.engine import checkpoint
 from dietcl.engine.device import pick_device

@@ -7,10 +7,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.receipts import Account, Item, StepReceipt, plain
 from dietcl.budget.units import Budget
 
 Accounting = Literal["images", "flops"]
@@ -33,31 +34,6 @@ class Overdraft(Exception):
     """The charge would exceed the budget of the time step; nothing was booked."""
 
 
-@dataclass(frozen=True)
-class Item:
-    """All charges of one purpose and operation, summed."""
-
-    purpose: str
-    operation: str
-    images: int
-    passes: float
-    flops: float
-
-
-@dataclass(frozen=True)
-class StepReceipt:
-    """Where the budget of one time step went; budget, spent and unused are in the unit of `Ledger.unit`."""
-
-    t: int
-    classes: int
-    pass_flops: int
-    budget: float
-    spent: float  # in seconds it can exceed the budget by what the last update overran its estimate
-    unused: float
-    passes: float
-    items: tuple[Item, ...]
-
-
 class Ledger:
     """The account of a run: opened and closed at every time step, with nothing carried over."""
 
@@ -77,8 +53,8 @@ class Ledger:
         self._clock = clock
         self._t = self._classes = 0
         self._receipts: list[StepReceipt] = []
-        self._search = _Account()
-        self._step: _Account | None = None
+        self._search = Account()
+        self._step: Account | None = None
         self._started = 0.0
         self._paused_at: float | None = None
         self._is_free = False
@@ -97,7 +73,7 @@ class Ledger:
             self._amount = self.budget.amount / self._pass_flops
         self._seconds = self.budget.amount if self.unit == "seconds" else math.inf
         self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name != "prompt"}
-        self._step = _Account()
+        self._step = Account()
         self._started = self._clock()
 
     def charge(self, purpose: str, operation: Operation, images: int, *, prompts: int = 0) -> None:
@@ -221,7 +197,7 @@ class Ledger:
             "accounting": self.accounting,
             "unit": self.unit,
             "pass_flops": pass_flops,  # of the last time step: the head grows
-            "steps": [_plain(receipt) for receipt in self._receipts],
+            "steps": [plain(receipt) for receipt in self._receipts],
             "search": [asdict(item) for item in self._search.items()],
         }
 
@@ -233,7 +209,7 @@ class Ledger:
             # Only a budget in seconds needs the time; elsewhere it would make equal runs differ.
             elapsed = self.elapsed if self.unit == "seconds" else 0.0
             step = {"t": self._t, "classes": self._classes, "elapsed": elapsed, "account": account}
-        receipts = [_plain(receipt) for receipt in self._receipts]
+        receipts = [plain(receipt) for receipt in self._receipts]
         return {"receipts": receipts, "search": self._search.state(), "step": step}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -242,11 +218,11 @@ class Ledger:
             StepReceipt(**{**receipt, "items": tuple(Item(**item) for item in receipt["items"])})
             for receipt in state["receipts"]
         ]
-        self._search = _Account.from_state(state["search"])
+        self._search = Account.from_state(state["search"])
         self._step = None
         if (step := state["step"]) is not None:
             self.open(step["t"], step["classes"])
-            self._step = _Account.from_state(step["account"])
+            self._step = Account.from_state(step["account"])
             self._started -= step["elapsed"]
 
     def _price(self, operation: Operation, prompts: int) -> tuple[float, int]:
@@ -281,12 +257,12 @@ class Ledger:
             self._started += self._clock() - self._paused_at
             self._paused_at = None
 
-    def _require_open(self) -> "_Account":
+    def _require_open(self) -> Account:
         if self._step is None:
             raise RuntimeError("No time step is open: call open() before anything is charged or asked.")
         return self._step
 
-    def _require_outside(self, call: str) -> "_Account":
+    def _require_outside(self, call: str) -> Account:
         if self._paused_at is not None:
             raise RuntimeError(f"{call} is not possible inside free().")
         return self._require_open()
@@ -295,7 +271,7 @@ class Ledger:
 class Allotment:
     """A limit on one stretch of work, such as a phase; made by `Ledger.allot`."""
 
-    def __init__(self, ledger: Ledger, account: "_Account", passes: float, seconds: float) -> None:
+    def __init__(self, ledger: Ledger, account: Account, passes: float, seconds: float) -> None:
         self.passes = passes
         self.seconds = seconds
         self._ledger = ledger
@@ -316,37 +292,6 @@ class Allotment:
         elapsed = self._ledger.elapsed - self._elapsed_before
         fits = _fits(spent + passes, self.passes) and _fits(elapsed + seconds, self.seconds)
         return fits and self._ledger.affords(passes, seconds)
-
-
-class _Account:
-    """Charges that are summed together: those of a time step, or of the search."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-        self._sums: dict[tuple[str, str], tuple[int, float, float]] = {}
-
-    def book(self, purpose: str, operation: str, images: int, passes: float, flops: float) -> None:
-        sums = self._sums.get((purpose, operation), (0, 0.0, 0.0))
-        self._sums[purpose, operation] = (sums[0] + images, sums[1] + passes, sums[2] + flops)
-        self.spent += passes
-
-    def items(self) -> tuple[Item, ...]:
-        return tuple(Item(purpose, operation, *sums) for (purpose, operation), sums in self._sums.items())
-
-    def state(self) -> dict[str, Any]:
-        return {"spent": self.spent, "items": [asdict(item) for item in self.items()]}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "_Account":
-        account = cls()
-        for item in state["items"]:
-            account.book(**item)
-        account.spent = state["spent"]  # summed in another order above, so not the same to the last bit
-        return account
-
-
-def _plain(receipt: StepReceipt) -> dict[str, Any]:
-    return {**asdict(receipt), "items": [asdict(item) for item in receipt.items]}
 
 
 def _fits(total: float, limit: float) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from dietcl.budget.ledger import Item
+from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import assemble

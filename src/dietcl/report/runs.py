@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.budget.ledger import Item
+from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
 from dietcl.config import stream_title
 from dietcl.errors import UserError
