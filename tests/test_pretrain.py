@@ -62,6 +62,13 @@ def test_weights_that_are_not_finite_are_not_kept(blobs, tmp_path, monkeypatch):
     assert checkpoint.newest(tmp_path / "out/checkpoint") is None
 
 
+def test_a_damaged_configuration_is_named(blobs, tmp_path):
+    run(blobs, tmp_path / "out")
+    (tmp_path / "out/config.json").write_text("")
+    with pytest.raises(UserError, match=r"config\.json: not readable"):
+        run(blobs, tmp_path / "out")
+
+
 def test_a_damaged_checkpoint_is_named(blobs, tmp_path):
     run(blobs, tmp_path / "out")
     (tmp_path / "out/checkpoint/network.safetensors").write_bytes(b"torn")

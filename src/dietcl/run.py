@@ -217,12 +217,12 @@ def _describe(learner: Learner, folder: Path) -> None:
 
 
 def _kept_search(folder: Path) -> Found | None:
-    """Return the search that the folder's run was begun with, if it had one."""
-    path = folder / "search.json"
-    if not path.is_file():
+    """Return the search that the folder's run was begun with, if it had one and it can be read."""
+    try:
+        saved = json.loads((folder / "search.json").read_text())
+        return Found(saved["threshold"], saved["scores"], tuple(Item(**item) for item in saved["spent"]))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    saved = json.loads(path.read_text())
-    return Found(saved["threshold"], saved["scores"], tuple(Item(**item) for item in saved["spent"]))
 
 
 def _settled(config: RunConfig, found: Found | None) -> RunConfig:

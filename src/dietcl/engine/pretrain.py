@@ -145,7 +145,12 @@ def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, l
 
 def _claim(folder: Path, config: dict[str, object]) -> None:
     path = folder / "config.json"
-    if not path.is_file():
+    if not path.exists():
         write_json(make_folder(folder) / path.name, config)
-    elif json.loads(path.read_text()) != json.loads(json.dumps(config)):
+        return
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
+    if known != json.loads(json.dumps(config)):
         raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
