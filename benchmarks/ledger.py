@@ -12,6 +12,7 @@ from dietcl.engine.learner import assemble
 from dietcl.engine.loop import backward
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.search import Silent
+from dietcl.methods.base import Phase
 from dietcl.run import open_stream
 from dietcl.streams.augment import make_batch
 from dietcl.streams.batch import Batch
@@ -47,7 +48,7 @@ def _medians(method: str, rounds: int) -> tuple[float, ...]:
     learner.network.head.grow(step.seen_classes, torch.Generator())
     learner.ledger.open(step.t, step.seen_classes)
     phase = learner.method.next_phase(step, (), 1e9)
-    assert phase is not None
+    assert isinstance(phase, Phase)
     pools = pools_of(stream, step.t, phase.mix)
     counts = phase.mix.counts(config.training.micro_batch, pools)
     account = learner.ledger.allot(phase.share, phase.updates)

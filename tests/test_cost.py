@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dietcl.budget import cost
-from dietcl.budget.cost import CostModel, cost_model, measure
+from dietcl.budget.cost import PROMPTED, CostModel, cost_model, measure
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
 
@@ -64,7 +64,9 @@ def closed_formula(config: ModelConfig, prompts: int) -> dict[str, int]:
         "decoder_forward": decoder,
         "decoder_pass": 3 * decoder,
         # Both factors of an attention product are activations, so there frozen weights save nothing.
-        "prompt_pass": embedding + depth * (2 * linear_macs(prompted, width) + 3 * attention_macs(prompted, width)),
+        "prompt": embedding + depth * (2 * linear_macs(prompted, width) + 3 * attention_macs(prompted, width)),
+        "prompt_train": 2 * embedding + 3 * blocks(prompted, width, depth),
+        "prompt_forward": embedding + blocks(prompted, width, depth),
     }
     return {name: 2 * count for name, count in macs.items()}
 
@@ -74,7 +76,7 @@ def closed_formula(config: ModelConfig, prompts: int) -> dict[str, int]:
 def test_measurement_equals_the_closed_formula(config: ModelConfig, prompts: int) -> None:
     costs = measured(config)
     for operation, flops in closed_formula(config, prompts).items():
-        counted = costs.prompt_pass(prompts) if operation == "prompt_pass" else getattr(costs, operation)
+        counted = costs.prompted(operation, prompts) if operation in PROMPTED else getattr(costs, operation)
         assert counted == flops, operation
 
 
@@ -86,7 +88,7 @@ def test_published_figures_of_the_base_size() -> None:
     assert costs.masked_pass / costs.pass_flops(0) == pytest.approx(0.251, rel=0.01)
     assert costs.decoder_pass / costs.pass_flops(0) == pytest.approx(0.306, rel=0.01)
     tokens = (197 + 40) / 197
-    assert costs.prompt_pass(40) / costs.pass_flops(0) == pytest.approx(2 / 3 * tokens, rel=0.04)
+    assert costs.prompted("prompt", 40) / costs.pass_flops(0) == pytest.approx(2 / 3 * tokens, rel=0.04)
     assert costs.head_pass(10_000) / costs.pass_flops(10_000) < 0.0005
 
 
@@ -105,7 +107,7 @@ def test_operations_are_sums_of_their_parts(config: ModelConfig) -> None:
         "head_forward": head,
     }
     assert {name: costs.flops(name, classes) for name in expected} == expected  # type: ignore[arg-type]
-    assert costs.flops("prompt", classes, prompts=5) == costs.prompt_pass(5) + 3 * head
+    assert costs.flops("prompt", classes, prompts=5) == costs.prompted("prompt", 5) + 3 * head
     for wrong in ({"operation": "prompt"}, {"operation": "train", "prompts": 5}, {"operation": "guess"}):
         with pytest.raises(ValueError, match="operation"):
             costs.flops(classes=classes, **wrong)  # type: ignore[arg-type]
@@ -121,10 +123,10 @@ def test_head_equals_its_measurement() -> None:
     def head() -> torch.Tensor:
         return torch.nn.functional.linear(features_BD, weight_CD)
 
-    assert cost._count(head, backward=False) == costs.head_forward(10)
-    assert cost._count(head, backward=True) == costs.head_pass(10)
+    assert cost.count_flops(head, backward=False) == costs.head_forward(10)
+    assert cost.count_flops(head, backward=True) == costs.head_pass(10)
     features_BD.requires_grad_(False)
-    assert cost._count(head, backward=True) == costs.head_train(10)
+    assert cost.count_flops(head, backward=True) == costs.head_train(10)
 
 
 def test_the_cache_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +139,7 @@ def test_the_cache_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patch.setattr(cost, "measure", lambda _: pytest.fail("measured although cached"))
         assert cost_model(MICRO) == measured(MICRO)
 
-    for damage in ("", "{}", "[]", '{"features": 3}', json.dumps({"prompt_polynomial": 3})):
+    for damage in ("", "{}", "[]", '{"features": 3}', json.dumps({"prompts": 3})):
         file.write_text(damage)
         assert cost_model(MICRO) == measured(MICRO)
     assert cost_model(SMALL) == measured(SMALL)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.cost import PROMPTED, CostModel, Operation
 from dietcl.budget.ledger import Accounting, Ledger, Overdraft
 from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
@@ -22,11 +22,15 @@ BASE = CostModel(
     masked_pass=26_219_298_816,
     decoder_forward=10_744_643_584,
     decoder_pass=32_233_930_752,
-    prompt_polynomial=(71_451_684_864, 383_311_872, 110_592),
+    prompts={
+        "prompt": (71_451_684_864, 383_311_872, 110_592),
+        "prompt_train": (105_000_000_000, 560_000_000, 110_592),
+        "prompt_forward": (35_000_000_000, 190_000_000, 36_864),
+    },
     features=768,
 )
-WITH_GRADIENT = ["train", "importance", "reconstruct", "prompt"]
-FORWARD_ONLY = ["forward", "reconstruct_forward"]
+WITH_GRADIENT = ["train", "importance", "reconstruct", "prompt", "prompt_train"]
+FORWARD_ONLY = ["forward", "reconstruct_forward", "prompt_forward"]
 HEAD_ALONE = ["head_train", "head_forward"]
 
 
@@ -55,7 +59,7 @@ def pay(ledger: Ledger, charge: tuple[str, str, float]) -> bool:
         if operation == "solve":
             ledger.charge_flops(purpose, operation, size * 1e9)
         else:
-            prompts = 25 if operation == "prompt" else 0
+            prompts = 25 if operation in PROMPTED else 0
             ledger.charge(purpose, operation, int(size), prompts=prompts)  # type: ignore[arg-type]
     except Overdraft:
         return False
@@ -146,7 +150,7 @@ def test_items_tell_the_flops_in_both_lists(accounting: Accounting) -> None:
     for operation in get_args(Operation):
         assert pay(ledger, ("any", operation, 8))
     for item in ledger.close().items:
-        flops = BASE.flops(item.operation, 100, 25 if item.operation == "prompt" else 0)  # type: ignore[arg-type]
+        flops = BASE.flops(item.operation, 100, 25 if item.operation in PROMPTED else 0)  # type: ignore[arg-type]
         assert item.flops == 8 * flops
         if accounting == "flops" or item.operation in HEAD_ALONE:
             assert item.passes == pytest.approx(item.flops / BASE.pass_flops(100))

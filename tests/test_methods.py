@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,70 +15,16 @@ from dietcl.methods.base import Phase
 from dietcl.methods.dietcl import DietCL
 from dietcl.methods.er import ER
 from dietcl.streams.augment import make_batch
-from dietcl.streams.batch import Batch, Part
+from dietcl.streams.batch import Part
 from dietcl.streams.sampler import Mix, pools_of, sample
+from fixed import CURRENT, KEY, compare, fixed_batch, fixed_learner
 from plain import plain_cross_entropy, plain_logits, plain_reconstruction
 from tiny import tiny_config, tiny_learner
-
-KEY = (7, 2, 0, 0, 0)
-CLASSES, CURRENT = 5, [1, 3, 4]
-
-
-# A fixed batch, in double precision so that 1e-6 says something.
-
-
-def part(pool, labels, seed, smoothing=0.1):
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.rand(len(labels), 3, 16, 16, generator=generator, dtype=torch.float64) * 4 - 2
-    labels = torch.tensor(labels)
-    weight = torch.rand(len(labels), generator=generator, dtype=torch.float64)
-    return Part(pool, images, labels, labels.flip(0), weight, smoothing)
-
-
-def fixed_batch(**without):
-    parts = {
-        "labeled": part("labeled", [1, 3, 3, 4], 1),
-        "memory": part("memory", [0, 2, 4, 1, 1], 2),
-        "unlabeled": Part("unlabeled", part("unlabeled", [0, 0, 0], 3).images),
-    }
-    return Batch(**{**parts, **without}, classes=torch.tensor(CURRENT), key=KEY)
 
 
 @pytest.fixture
 def learner_of(blobs):
-    def make(method, **options):
-        learner = tiny_learner(tiny_config(blobs, method, budget="100", **options))
-        learner.network.head.grow(CLASSES, torch.Generator().manual_seed(0))
-        learner.network.double()
-        learner.ledger.open(2, CLASSES)
-        return learner
-
-    return make
-
-
-def compare(learner, batch, expected, phase="joint"):
-    """Compare terms by name, and the gradient of their weighted sum in every weight; returns the gradients."""
-    terms = {term.name: term for term in learner.method.losses(learner.net, Phase(name=phase, mix=Mix()), batch)}
-    weights = {name: value.detach().clone() for name, value in learner.network.state_dict().items()}
-    for name, _ in learner.network.named_parameters():
-        weights[name].requires_grad_()
-    wanted = {name: (weight, loss(weights)) for name, (weight, loss) in expected.items()}
-    assert terms.keys() == wanted.keys()
-    for name, (weight, value) in wanted.items():
-        assert terms[name].weight == weight
-        assert terms[name].value.item() == pytest.approx(value.item(), abs=1e-6)
-    sum(term.weight * term.value for term in terms.values()).backward()
-    sum(weight * value for weight, value in wanted.values()).backward()
-    total = 0.0
-    for name, parameter in learner.network.named_parameters():
-        if weights[name].grad is None:
-            assert parameter.grad is None, name
-            continue
-        scale = max(1.0, float(weights[name].grad.abs().max()))
-        assert float((parameter.grad - weights[name].grad).abs().max()) <= 1e-6 * scale, name
-        total += float(weights[name].grad.abs().sum())
-    assert total > 0
-    return terms
+    return partial(fixed_learner, blobs)
 
 
 def masked(batch, only=CURRENT):

@@ -111,7 +111,7 @@ def test_prompts_stand_between_class_token_and_patches(micro, images):
     with_prompts, plain = seen
     assert torch.equal(with_prompts[:, 1:6], prompts)
     assert torch.equal(torch.cat([with_prompts[:, :1], with_prompts[:, 6:]], 1), plain)
-    torch.testing.assert_close(micro.features(images, prompts), tokens[:, 6:].mean(1))
+    torch.testing.assert_close(micro.prompted(images, prompts), tokens[:, 1:6].mean(1))
 
 
 def test_features_are_the_mean_patch_token(micro, images):

@@ -332,6 +332,7 @@ def test_a_time_step_holds_rows_and_revealed_labels_only(index: Index) -> None:
         "classes",
         "is_first",
         "realized_rate",
+        "spans",
     }
     for step in stream.steps:
         assert {name for name in dir(step) if not name.startswith("_")} == public

@@ -24,6 +24,10 @@ class Notes:
         """Check that progress is a share."""
         assert 0 <= fraction <= 1
 
+    def say(self, sentence: str) -> None:
+        """Keep a sentence."""
+        self.event("say", sentence=sentence)
+
     def of(self, kind: str) -> list[Event]:
         """Return the events of one kind."""
         return [event for event in self.events if event["event"] == kind]

@@ -1,6 +1,8 @@
 """All randomness is a pure function of a key such as (seed, t, phase, update, micro-batch, purpose)."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +24,17 @@ def numpy_generator(*key: Part) -> "np.random.Generator":
     import numpy as np
 
     return np.random.Generator(np.random.PCG64DXSM(number(*key)))
+
+
+@contextmanager
+def seeded(*key: Part) -> "Iterator[None]":
+    """Let whatever draws from torch's global CPU generator inside draw by the key, and put the generator back."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also reseed other devices.
+        torch.default_generator.manual_seed(number(*key) >> 1)
+        yield
 
 
 def torch_generator(device: "torch.device | str", *key: Part) -> "torch.Generator":

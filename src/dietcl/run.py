@@ -46,8 +46,9 @@ class Recorder:
 
     journal: Journal
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, say: Callable[[str], None]) -> None:
         self.progress = progress
+        self.say = say
 
     def event(self, event: str, **fields: object) -> None:
         """Write an event down."""
@@ -100,7 +101,7 @@ def execute(
     if getattr(config.method_config, "threshold", None) == "auto":
         found = None if fresh else _kept_search(folder)
         found = found or choose_threshold(config, stream, index, place, lambda fraction: progress(0, fraction))
-    recorder = Recorder(progress)
+    recorder = Recorder(progress, say)
     learner = assemble(_settled(config, found), stream, index, place, recorder)
     # Only now: what cannot be started must neither claim the folder nor empty it.
     if fresh:

@@ -25,9 +25,13 @@ Operation = Literal[
     "reconstruct",  # masked encoder and decoder, forward and backward
     "reconstruct_forward",  # masked encoder and decoder without gradient
     "prompt",  # forward with prompt tokens through frozen weights, backward to the prompts and the head
+    "prompt_train",  # forward with prompt tokens, backward to all weights
+    "prompt_forward",  # forward with prompt tokens without gradient
     "head_train",  # the head alone, forward and backward on given features
     "head_forward",  # the head alone on given features
 ]
+PROMPTED: tuple[Operation, ...] = ("prompt", "prompt_train", "prompt_forward")
+Polynomial = tuple[int, int, int]  # attention makes the cost quadratic in the number of tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +44,12 @@ class CostModel:
     masked_pass: int
     decoder_forward: int
     decoder_pass: int
-    prompt_polynomial: tuple[int, int, int]  # attention makes the cost quadratic in the number of tokens
+    prompts: dict[str, Polynomial]  # the encoder's share of each operation in PROMPTED
     features: int
 
-    def prompt_pass(self, num_prompts: int) -> int:
-        """Return the FLOPs of the encoder with so many prompts if only the prompts get a gradient."""
-        constant, linear, quadratic = self.prompt_polynomial
+    def prompted(self, operation: Operation, num_prompts: int) -> int:
+        """Return the FLOPs of the encoder with so many prompts."""
+        constant, linear, quadratic = self.prompts[operation]
         return constant + linear * num_prompts + quadratic * num_prompts**2
 
     def head_forward(self, classes: int) -> int:
@@ -66,7 +70,7 @@ class CostModel:
 
     def flops(self, operation: Operation, classes: int, prompts: int = 0) -> int:
         """Return the FLOPs of any operation."""
-        if (prompts > 0) != (operation == "prompt"):
+        if (prompts > 0) != (operation in PROMPTED):
             raise ValueError(f"The operation {operation!r} cannot be done with {prompts} prompt tokens.")
         match operation:
             case "train" | "importance":
@@ -77,8 +81,10 @@ class CostModel:
                 return self.masked_pass + self.decoder_pass
             case "reconstruct_forward":
                 return self.masked_forward + self.decoder_forward
-            case "prompt":
-                return self.prompt_pass(prompts) + self.head_pass(classes)
+            case "prompt" | "prompt_train":
+                return self.prompted(operation, prompts) + self.head_pass(classes)
+            case "prompt_forward":
+                return self.prompted(operation, prompts) + self.head_forward(classes)
             case "head_train":
                 return self.head_train(classes)
             case "head_forward":
@@ -91,7 +97,7 @@ def cost_model(config: ModelConfig) -> CostModel:
     file = default_cache() / "costs" / f"{_fingerprint(config)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         costs = json.loads(file.read_text())
-        return CostModel(**{**costs, "prompt_polynomial": tuple(costs["prompt_polynomial"])})
+        return CostModel(**{**costs, "prompts": {name: tuple(costs["prompts"][name]) for name in PROMPTED}})
     cost = measure(config)
     # A cache that cannot be written costs a second at the next start and nothing else.
     with suppress(OSError):
@@ -127,25 +133,30 @@ def measure(config: ModelConfig) -> CostModel:
 
     def prompted(num_prompts: int) -> "Tensor":
         prompts_BPD = torch.empty(1, num_prompts, encoder.dim, device="meta", requires_grad=True)
-        return network.features(images_BCHW, prompts_BPD)
+        return network.prompted(images_BCHW, prompts_BPD)
+
+    def polynomial(backward: bool) -> Polynomial:
+        one, two, three = (count_flops(lambda n=n: prompted(n), backward) for n in (1, 2, 3))  # type: ignore[misc]
+        quadratic = (one - 2 * two + three) // 2
+        linear = two - one - 3 * quadratic
+        return one - linear - quadratic, linear, quadratic
 
     counts = {
-        "encoder_forward": _count(full, backward=False),
-        "encoder_pass": _count(full, backward=True),
-        "masked_forward": _count(masked, backward=False),
-        "masked_pass": _count(masked, backward=True),
-        "decoder_forward": _count(decode, backward=False),
-        "decoder_pass": _count(decode, backward=True),
+        "encoder_forward": count_flops(full, backward=False),
+        "encoder_pass": count_flops(full, backward=True),
+        "masked_forward": count_flops(masked, backward=False),
+        "masked_pass": count_flops(masked, backward=True),
+        "decoder_forward": count_flops(decode, backward=False),
+        "decoder_pass": count_flops(decode, backward=True),
     }
+    prompts = {"prompt_forward": polynomial(backward=False), "prompt_train": polynomial(backward=True)}
     encoder.requires_grad_(False)
-    one, two, three = (_count(lambda n=n: prompted(n), backward=True) for n in (1, 2, 3))  # type: ignore[misc]
-    quadratic = (one - 2 * two + three) // 2
-    linear = two - one - 3 * quadratic
-    polynomial = (one - linear - quadratic, linear, quadratic)
-    return CostModel(**counts, prompt_polynomial=polynomial, features=encoder.dim)
+    prompts["prompt"] = polynomial(backward=True)
+    return CostModel(**counts, prompts=prompts, features=encoder.dim)
 
 
-def _count(run: "Callable[[], Tensor]", backward: bool) -> int:
+def count_flops(run: "Callable[[], Tensor]", backward: bool) -> int:
+    """Count the FLOPs of a computation on meta tensors, with the backward from the sum of its outputs or without."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode

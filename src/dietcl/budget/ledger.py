@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
-from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.cost import PROMPTED, CostModel, Operation
 from dietcl.budget.receipts import Account, Item, StepReceipt, plain
 from dietcl.budget.units import Budget
 
@@ -22,7 +22,9 @@ _PER_IMAGE: dict[Operation, float] = {
     "importance": 1.0,
     "reconstruct": 1.0,
     "prompt": 1.0,
+    "prompt_train": 1.0,
     "forward": 1 / 3,
+    "prompt_forward": 1 / 3,
     "reconstruct_forward": 1 / 3,
 }
 
@@ -59,20 +61,21 @@ class Ledger:
         self._paused_at: float | None = None
         self._is_free = False
         self._in_update = False
+        self._held_passes = self._held_seconds = 0.0
 
-    def open(self, t: int, classes: int) -> None:
-        """Begin a time step with a fresh budget; `classes` is the width of the head in it."""
+    def open(self, t: int, classes: int, spans: int = 1) -> None:
+        """Begin a time step with a fresh budget, or with those of so many; `classes` is the width of the head in it."""
         if self._step is not None:
             raise RuntimeError(f"Time step {self._t} is still open: close() it before opening {t}.")
-        self._t, self._classes = t, classes
+        self._t, self._classes, self._spans = t, classes, spans
         self._pass_flops = self.cost.pass_flops(classes)
         self._amount = math.inf  # in passes
         if self.budget.unit == "updates":
-            self._amount = self.budget.amount * self.batch
+            self._amount = spans * self.budget.amount * self.batch
         elif self.budget.unit == "flops":
-            self._amount = self.budget.amount / self._pass_flops
-        self._seconds = self.budget.amount if self.unit == "seconds" else math.inf
-        self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name != "prompt"}
+            self._amount = spans * self.budget.amount / self._pass_flops
+        self._seconds = spans * self.budget.amount if self.unit == "seconds" else math.inf
+        self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name not in PROMPTED}
         self._step = Account()
         self._started = self._clock()
 
@@ -92,10 +95,33 @@ class Ledger:
         if not self._is_free:
             self._refuse(operation, images * self._prices[operation, 0][0])
 
-    def charge_flops(self, purpose: str, operation: str, flops: float) -> None:
+    def charge_flops(self, purpose: str, operation: str, flops: float, images: int = 0) -> None:
         """Book work that is no pass of images, such as a closed-form solve, or raise Overdraft."""
+        if self._is_free and self._step is None:
+            return
         self._require_open()
-        self._book(purpose, operation, 0, flops / self._pass_flops, flops)
+        self._book(purpose, operation, images, flops / self._pass_flops, flops)
+
+    def price(self, operation: Operation) -> float:
+        """Return the passes that the operation costs for one image in this time step."""
+        self._require_open()
+        return self._prices[operation, 0][0]
+
+    @property
+    def pass_flops(self) -> int:
+        """FLOPs of one pass in this time step."""
+        self._require_open()
+        return self._pass_flops
+
+    @contextmanager
+    def hold(self, passes: float, seconds: float) -> Iterator[None]:
+        """Keep back so much, but no more than half of what remains, from all that is spent inside."""
+        self._held_passes = min(passes, self.remaining / 2)
+        self._held_seconds = min(seconds, self.remaining_seconds / 2)
+        try:
+            yield
+        finally:
+            self._held_passes = self._held_seconds = 0.0
 
     def close(self) -> StepReceipt:
         """End the time step and return its receipt."""
@@ -127,7 +153,7 @@ class Ledger:
     def remaining(self) -> float:
         """Passes left in this time step; without limit for budgets in seconds."""
         step = self._require_open()
-        left = self._amount - step.spent
+        left = self._amount - step.spent - self._held_passes
         return left if left > self._amount * _TOLERANCE or left == math.inf else 0.0
 
     @property
@@ -139,7 +165,7 @@ class Ledger:
     def remaining_seconds(self) -> float:
         """Seconds left in this time step; without limit for budgets in other units."""
         self._require_open()
-        return max(0.0, self._seconds - self.elapsed)
+        return max(0.0, self._seconds - self.elapsed - self._held_seconds)
 
     def remaining_updates(self) -> float:
         """Return how many updates of full price still fit; infinity for budgets in seconds."""
@@ -153,8 +179,8 @@ class Ledger:
         """Tell whether work of so many passes, expected to take so many seconds, fits the budget."""
         step = self._require_open()
         if self.unit == "seconds":
-            return _fits(self.elapsed + seconds, self._seconds)
-        return _fits(step.spent + passes, self._amount)
+            return _fits(self.elapsed + seconds + self._held_seconds, self._seconds)
+        return _fits(step.spent + passes + self._held_passes, self._amount)
 
     def allot(self, share: float = 1.0, updates: float = math.inf) -> "Allotment":
         """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
@@ -203,12 +229,13 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """Return everything needed to go on later, also amid a time step, as plain JSON."""
-        step = None
+        step: dict[str, Any] | None = None
         if self._step is not None:
             account = self._require_outside("state()").state()
             # Only a budget in seconds needs the time; elsewhere it would make equal runs differ.
             elapsed = self.elapsed if self.unit == "seconds" else 0.0
-            step = {"t": self._t, "classes": self._classes, "elapsed": elapsed, "account": account}
+            step = {"t": self._t, "classes": self._classes, "spans": self._spans, "elapsed": elapsed}
+            step["account"] = account
         receipts = [plain(receipt) for receipt in self._receipts]
         return {"receipts": receipts, "search": self._search.state(), "step": step}
 
@@ -221,7 +248,7 @@ class Ledger:
         self._search = Account.from_state(state["search"])
         self._step = None
         if (step := state["step"]) is not None:
-            self.open(step["t"], step["classes"])
+            self.open(step["t"], step["classes"], step["spans"])
             self._step = Account.from_state(step["account"])
             self._started -= step["elapsed"]
 

@@ -30,6 +30,9 @@ class Witness(Protocol):
     def progress(self, t: int, fraction: float) -> None:
         """Take note of the spent share of time step t's budget."""
 
+    def say(self, sentence: str) -> None:
+        """Tell the user something worth knowing."""
+
 
 @dataclass
 class Learner:
@@ -47,6 +50,7 @@ class Learner:
     witness: Witness
     origin: str  # where the first weights came from
     pace: float = 0.0  # seconds that the last update took
+    pass_seconds: float = 0.0  # and how many for each pass of it
 
     @property
     def device(self) -> torch.device:
@@ -56,20 +60,25 @@ class Learner:
 
 def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.device, witness: Witness) -> Learner:
     """Put together a learner that has learned nothing yet."""
+    method = method_class(config.method)(config.method_config)
+    stream = stream.union() if method.learns == "union" else stream
     network, origin = starting_network(config)
     network.to(device)
+    network.head.cosine_scale = method.cosine_scale
     ledger = Ledger(Budget.parse(config.budget), config.accounting, config.training.batch, cost_model(config.model))
     loader = Loader(stream, Storage(index, config.model.image_size), device)
+    net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say)
+    method.setup(net)
     return Learner(
         config=config,
         stream=stream,
         loader=loader,
         network=network,
-        net=Net(network, ledger),
+        net=net,
         ledger=ledger,
-        method=method_class(config.method)(config.method_config),
+        method=method,
         evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images),
-        counts=Counts.empty(len(stream.steps)),
+        counts=Counts.empty(len(stream.tests)),
         witness=witness,
         origin=origin,
     )

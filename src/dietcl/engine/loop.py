@@ -3,7 +3,8 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -12,11 +13,12 @@ from dietcl.budget.ledger import Overdraft
 from dietcl.engine.evaluate import Counts
 from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
-from dietcl.methods.base import Phase
+from dietcl.methods.base import Phase, Reserve, Stretch, Sweep
 from dietcl.metrics import summarize
-from dietcl.streams.augment import make_batch
+from dietcl.streams.augment import make_batch, plain_part
 from dietcl.streams.batch import Batch
-from dietcl.streams.sampler import pools_of, sample
+from dietcl.streams.mix import Mix
+from dietcl.streams.sampler import pools_of, sample, walk
 from dietcl.streams.stream import TimeStep
 
 LOG_EVERY = 10
@@ -29,18 +31,22 @@ class NotFinite(Exception):
 
 def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
     """Learn the stream after the finished time steps; yields every time step once it is learned and measured."""
-    for step in learner.stream.steps[finished:]:
+    for step in [step for step in learner.stream.steps if step.t > finished]:
         started, waited = time.perf_counter(), learner.loader.waited
         learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
-        learner.ledger.open(step.t, step.seen_classes)
+        learner.ledger.open(step.t, step.seen_classes, step.spans)
         _announce(learner, step)
         learner.method.begin_step(learner.net, step)
         curve = _Curve(learner, step)
-        done: tuple[Phase, ...] = ()
+        done: tuple[Stretch, ...] = ()
         updates = 0
-        while phase := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
-            updates += run_phase(learner, step, phase, len(done), curve)
-            done += (phase,)
+        while stretch := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
+            with hold(learner, stretch.reserve):
+                if isinstance(stretch, Sweep):
+                    run_sweep(learner, step, stretch, len(done))
+                else:
+                    updates += run_phase(learner, step, stretch, len(done), curve)
+            done += (stretch,)
         try:
             learner.method.end_step(learner.net, step)
         except Overdraft as refused:
@@ -48,7 +54,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
             raise RuntimeError(f"{name}.end_step must be paid from what its phases leave over: {refused}") from refused
         curve.after_last_update()
         learning_seconds = time.perf_counter() - started
-        until = min(step.t + 1, len(learner.stream.steps))
+        until = min(step.t + 1, len(learner.stream.tests))
         learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
         receipt = learner.ledger.close()
         summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
@@ -60,6 +66,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
             updates=updates,
             spent=receipt.spent,
             unused=receipt.unused,
+            state_bytes=state_bytes(learner, step, done),
             seconds=learning_seconds,
             data_wait=learner.loader.waited - waited,
         )
@@ -109,6 +116,7 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
         optimizer.step()
         learner.method.after_update(learner.net, phase)
         cost, learner.pace = ledger.spent - spent, time.perf_counter() - started
+        learner.pass_seconds = learner.pace / cost
         if update % LOG_EVERY == 0:
             learner.witness.event(
                 "update", t=step.t, phase=phase.name, update=update, loss=values, lr=lr, spent=ledger.spent
@@ -123,6 +131,52 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
             f"a weight is not finite at time step {step.t}, phase {phase.name}, after update {update - 1}; {_ADVICE}"
         )
     return update
+
+
+def run_sweep(learner: Learner, step: TimeStep, sweep: Sweep, number: int) -> None:
+    """Show the method a pool once, as far as the budget goes."""
+    pool = pools_of(learner.stream, step.t, Mix())[sweep.pool]
+    key = (learner.config.seed, step.t, number)
+    ready = learner.loader.iterate(walk(sweep.pool, pool, learner.config.training.micro_batch, key))
+    gathered = 0
+    for (drawn,), (images,) in ready:
+        part = plain_part(drawn, images)
+        start, size = 0, len(part)
+        while start < len(part) and size:
+            try:
+                learner.method.gather(learner.net, sweep, part.take(slice(start, start + size)))
+            except Overdraft:
+                size //= 2
+            else:
+                start += size
+        gathered += min(start, len(part))
+        learner.witness.progress(step.t, learner.ledger.spent_fraction())
+        if start < len(part):
+            break
+    ready.close()
+    learner.witness.event("sweep", t=step.t, name=sweep.name, images=gathered, of=len(pool.rows))
+
+
+def hold(learner: Learner, reserve: Reserve) -> AbstractContextManager[None]:
+    """Keep back what the rest of the time step will need."""
+    ledger = learner.ledger
+    passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
+    passes += reserve.flops / ledger.pass_flops
+    return ledger.hold(passes, passes * learner.pass_seconds)
+
+
+def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:
+    """Return the size of what the method keeps: its tensors and modules, and the labels it remembers."""
+    method = learner.method
+    tensors = [*method.state().values(), *(p for m in method.modules().values() for p in m.state_dict().values())]
+    memories = [
+        pools_of(learner.stream, step.t, stretch.mix)["memory"]
+        for stretch in done
+        if isinstance(stretch, Phase) and stretch.mix.memory
+    ]
+    # A row number and a label for each remembered image.
+    size: int = max((2 * pool.rows.nbytes for pool in memories), default=0)
+    return size + sum(int(value.nbytes) for value in tensors)
 
 
 def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> dict[str, torch.Tensor]:

@@ -1,15 +1,19 @@
 """The metered network: the only way to run the network, charging the ledger before every run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from dietcl.budget.ledger import Ledger
-from dietcl.keys import torch_generator
-from dietcl.models.network import Network
+from dietcl.budget.cost import Operation, count_flops
+from dietcl.budget.ledger import Ledger, Overdraft
+from dietcl.keys import seeded, torch_generator
+from dietcl.models.network import Network, Weights
 from dietcl.streams.batch import Part
+from dietcl.streams.stream import TimeStep
 
 
 class Unmetered(RuntimeError):
@@ -17,23 +21,47 @@ class Unmetered(RuntimeError):
 
 
 class Net:
-    """What a method sees of the network; every call is charged before it computes."""
+    """What a method sees of the network; every call is charged before it computes.
 
-    def __init__(self, network: Network, ledger: Ledger) -> None:
+    Calls that say "with gradient" are charged and run without one where torch records none, as in `predict`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        ledger: Ledger,
+        seed: int,
+        initial: Callable[[], Weights],
+        say: Callable[[str], None],
+    ) -> None:
         self._network = network
         self._ledger = ledger
+        self._seed = seed
+        self._initial = initial
+        self.say = say
+        """Tells the user a sentence."""
         self._paid = False
-        for module in network.modules():
-            # Whatever has weights of its own is guarded, so that no part of the network runs unpaid either.
-            if any(True for _ in module.parameters(recurse=False)):
-                module.register_forward_pre_hook(self._refuse_unpaid)
+        self._module_flops: dict[tuple[object, ...], int] = {}
+        self._guard(network)
 
     @property
     def classes(self) -> int:
         """Number of classes revealed so far."""
         return self._network.head.classes
 
-    def logits(self, *parts: Part) -> list[torch.Tensor]:
+    @property
+    def dim(self) -> int:
+        """Number of features of an image."""
+        return self._network.encoder.dim
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches along one side of an image, and pixels along one side of a patch."""
+        return self._network.encoder.grid, self._network.encoder.patch
+
+    # Runs with gradient.
+
+    def logits(self, *parts: Part) -> list[Tensor]:
         """Return each part's logits with gradient, computed in one forward."""
         if not parts:
             return []
@@ -45,19 +73,33 @@ class Net:
             logits = self._network.logits_of(features)
         return list(logits.split([len(part) for part in parts]))
 
-    def features(self, images: torch.Tensor, purpose: str) -> torch.Tensor:
-        """Return features without gradient."""
-        self._ledger.charge(purpose, "forward", len(images))
-        with self._running(), torch.no_grad():
+    def encode(self, images: Tensor, purpose: str) -> Tensor:
+        """Return features with gradient, at the price of logits."""
+        self._charge(purpose, "train", "forward", images)
+        with self._running():
             return self._network.features(images)
 
-    def scores(self, images: torch.Tensor, purpose: str = "predict") -> torch.Tensor:
-        """Return logits without gradient."""
-        self._ledger.charge(purpose, "forward", len(images))
-        with self._running(), torch.no_grad():
-            return self._network.logits_of(self._network.features(images))
+    def classify(self, features: Tensor, purpose: str) -> Tensor:
+        """Return the logits of given features with gradient."""
+        self._charge(purpose, "head_train", "head_forward", features)
+        with self._running():
+            return self._network.logits_of(features)
 
-    def reconstruct(self, part: Part, key: tuple[int | str, ...]) -> torch.Tensor:
+    def stages(self, images: Tensor, count: int, purpose: str) -> list[Tensor]:
+        """Return maps of features [B, dim, grid, grid] with gradient from so many depths of the encoder."""
+        self._charge(purpose, "train", "forward", images)
+        with self._running():
+            return self._network.stages(images, count)
+
+    def prompted(self, images: Tensor, prompts_BPD: Tensor, purpose: str, frozen: bool) -> Tensor:
+        """Return the mean of what becomes of the prompts, with gradient: to the prompts alone if frozen."""
+        number = prompts_BPD.shape[1]
+        self._charge(purpose, "prompt" if frozen else "prompt_train", "prompt_forward", images, number)
+        weights = self.weights(live=False) if frozen else None
+        with self._running():
+            return self._network.prompted(images, prompts_BPD, weights)
+
+    def reconstruct(self, part: Part, key: tuple[int | str, ...]) -> Tensor:
         """Return the mean reconstruction loss with gradient, under masks drawn by the key."""
         self._ledger.charge("reconstruct", "reconstruct", len(part))
         with self._running():
@@ -65,12 +107,140 @@ class Net:
             losses, _, _ = self._network.reconstruct(part.images, generator)
         return losses.mean()
 
-    def reconstructions(self, images: torch.Tensor, key: tuple[int | str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(self, module: nn.Module, *inputs: Tensor, purpose: str, weights: Weights | None = None) -> Any:
+        """Run a module of the method's own with gradient, or without one under the given weights."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and weights is None):
+            flops = self._flops_of(module, inputs)
+            self._ledger.charge_flops(purpose, "module", flops * len(inputs[0]), len(inputs[0]))
+            with self._running():
+                return module(*inputs) if weights is None else functional_call(module, dict(weights), inputs)
+
+    # Runs without gradient.
+
+    def features(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
+        """Return features without gradient, of the network or under other weights of it."""
+        self._ledger.charge(purpose, "forward", len(images))
+        with self._running(), torch.no_grad():
+            return self._network.features(images, weights)
+
+    def scores(self, images: Tensor, purpose: str = "predict", weights: Weights | None = None) -> Tensor:
+        """Return logits without gradient, of the network or under other weights of it."""
+        self._ledger.charge(purpose, "forward", len(images))
+        with self._running(), torch.no_grad():
+            return self._network.logits_of(self._network.features(images, weights), weights)
+
+    def query(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
+        """Return class tokens without gradient, of the network or under other weights of it."""
+        self._ledger.charge(purpose, "forward", len(images))
+        with self._running(), torch.no_grad():
+            return self._network.query(images, weights)
+
+    def reconstructions(self, images: Tensor, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
         """Return predicted patches and masks without gradient."""
         self._ledger.charge("reconstruct", "reconstruct_forward", len(images))
         with self._running(), torch.no_grad():
             _, patches, mask = self._network.reconstruct(images, torch_generator(images.device, *key, "mask"))
         return patches, mask
+
+    # Gradients as a measure of importance.
+
+    def gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
+        """Return the gradient in every weight of a loss of a part's logits."""
+        self._ledger.charge("importance", "importance", len(part))
+        return self._gradients(part, loss)
+
+    def squared_gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
+        """Return for every weight the sum over images of the squared gradient of the image's own loss."""
+        self._ledger.charge("importance", "importance", len(part))
+        sums = {name: torch.zeros_like(value) for name, value in self.weights().items()}
+        for i in range(len(part)):
+            for name, gradient in self._gradients(part.take(slice(i, i + 1)), loss).items():
+                sums[name] += gradient.square()
+        return sums
+
+    # Weights.
+
+    def weights(self, live: bool = True) -> dict[str, Tensor]:
+        """Return the weights of encoder and head by name: live ones carry a gradient, others are cut off from it."""
+        return {
+            name: value if live else value.detach()
+            for name, value in self._network.named_parameters()
+            if value.requires_grad and not name.startswith("decoder.")
+        }
+
+    def copy(self) -> dict[str, Tensor]:
+        """Return a copy of the weights of encoder and head, as for a teacher."""
+        return {name: value.clone() for name, value in self.weights(live=False).items()}
+
+    def blend(self, anchor: Weights, share: float) -> None:
+        """Move the named weights to the point that lies this share of the way from an anchor to where they are."""
+        current = self.weights(live=False)
+        for name, start in anchor.items():
+            current[name].copy_(torch.lerp(start, current[name], share))
+
+    def reset(self, step: TimeStep) -> None:
+        """Put back the weights that the run started from, and draw the head anew."""
+        head = self._network.head
+        head.forget()
+        head.grow(step.seen_classes, torch_generator("cpu", self._seed, step.t, "head"))
+        initial = {name: value for name, value in self._initial().items() if not name.startswith("head.")}
+        self._network.load_state_dict(initial, strict=False)
+
+    def build(self, make: Callable[[], nn.Module], name: str) -> nn.Module:
+        """Make a module of the method's own with weights drawn by the seed and its name; `run` runs it."""
+        with seeded(self._seed, "module", name):
+            module = make()
+        self._guard(module)
+        return module.to(self._network.head.weight.device)
+
+    # Payment.
+
+    def pay(self, purpose: str, flops: float) -> bool:
+        """Charge for work that is no run of a network, such as a closed-form solve; False if it does not fit."""
+        try:
+            self._ledger.charge_flops(purpose, "solve", flops)
+        except Overdraft:
+            return False
+        return True
+
+    def _charge(self, purpose: str, with_grad: Operation, without: Operation, images: Tensor, prompts: int = 0) -> None:
+        operation = with_grad if torch.is_grad_enabled() else without
+        self._ledger.charge(purpose, operation, len(images), prompts=prompts)
+
+    def _gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
+        weights = self.weights()
+        with self._running(), torch.enable_grad():
+            logits = self._network.logits_of(self._network.features(part.images))
+            found = torch.autograd.grad(loss(part, logits), list(weights.values()), materialize_grads=True)
+        return dict(zip(weights, found, strict=True))
+
+    def _flops_of(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+        """Return the FLOPs of a module for one image, counted once per shape on the meta device."""
+        backward = torch.is_grad_enabled()
+        key = (id(module), backward, *((value.shape[1:], value.requires_grad) for value in inputs))
+        if key not in self._module_flops:
+            state = {name: torch.empty_like(value, device="meta") for name, value in module.state_dict().items()}
+            for name, value in module.named_parameters():
+                state[name].requires_grad_(value.requires_grad)
+            rows = tuple(
+                torch.empty(1, *value.shape[1:], device="meta", dtype=value.dtype, requires_grad=value.requires_grad)
+                for value in inputs
+            )
+
+            def run() -> Tensor:
+                output = functional_call(module, state, rows)
+                first: Tensor = output[0] if isinstance(output, tuple) else output
+                return first
+
+            with self._running():
+                self._module_flops[key] = count_flops(run, backward)
+        return self._module_flops[key]
+
+    def _guard(self, module: nn.Module) -> None:
+        for part in module.modules():
+            # Whatever has weights of its own is guarded, so that no part of the network runs unpaid either.
+            if any(True for _ in part.parameters(recurse=False)):
+                part.register_forward_pre_hook(self._refuse_unpaid)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -80,6 +250,6 @@ class Net:
         finally:
             self._paid = False
 
-    def _refuse_unpaid(self, module: torch.nn.Module, inputs: Any) -> None:
+    def _refuse_unpaid(self, module: nn.Module, inputs: Any) -> None:
         if not self._paid:
             raise Unmetered(f"{type(module).__name__} was run without a charge; call it through net")

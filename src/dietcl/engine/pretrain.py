@@ -53,7 +53,7 @@ def pretrain(
     stream = build_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
-    net = Net(network, ledger)
+    net = Net(network, ledger, config.seed, network.state_dict, say=print)
     pools = pools_of(stream, 1, Mix(unlabeled=1))
     # Only now: what cannot be started must not claim the folder.
     _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})

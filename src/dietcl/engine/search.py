@@ -40,6 +40,9 @@ class Silent:
     def progress(self, t: int, fraction: float) -> None:
         """Ignore progress."""
 
+    def say(self, sentence: str) -> None:
+        """Ignore a sentence."""
+
 
 def choose_threshold(
     config: RunConfig, stream: Stream, index: Index, device: torch.device, progress: Callable[[float], None]

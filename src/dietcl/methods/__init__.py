@@ -11,7 +11,25 @@ from dietcl.methods.base import Method
 METHODS: dict[str, str] = {
     "dietcl": "dietcl.methods.dietcl:DietCL",
     "er": "dietcl.methods.er:ER",
+    "er_ace": "dietcl.methods.er_ace:ERACE",
+    "ewc": "dietcl.methods.ewc:EWC",
+    "mas": "dietcl.methods.mas:MAS",
+    "gdumb": "dietcl.methods.gdumb:GDumb",
+    "l2p": "dietcl.methods.l2p:L2P",
+    "cassle": "dietcl.methods.cassle:CaSSLe",
+    "dualnet": "dietcl.methods.dualnet:DualNet",
+    "ccic": "dietcl.methods.ccic:CCIC",
+    "one_stage": "dietcl.methods.one_stage:OneStage",
+    "two_stage": "dietcl.methods.two_stage:TwoStage",
+    "joint": "dietcl.methods.joint:Joint",
     "naive": "dietcl.methods.naive:Naive",
+    "linear_probe": "dietcl.methods.linear_probe:LinearProbe",
+    "ncm": "dietcl.methods.ncm:NCM",
+    "ranpac": "dietcl.methods.ranpac:RanPAC",
+    "acm": "dietcl.methods.acm:ACM",
+    "derpp": "dietcl.methods.derpp:DERpp",
+    "fixmatch": "dietcl.methods.fixmatch:FixMatch",
+    "lwf": "dietcl.methods.lwf:LwF",
 }
 
 

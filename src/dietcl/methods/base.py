@@ -4,16 +4,28 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dietcl.streams.mix import Mix
+from dietcl.streams.mix import Mix, PoolName
 
 if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
     import torch
 
     from dietcl.engine.net import Net
-    from dietcl.streams.batch import Batch
+    from dietcl.streams.batch import Batch, Part
     from dietcl.streams.stream import TimeStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserve:
+    """What a stretch of work leaves for what comes after it in the time step; at most half of what remains is kept."""
+
+    importance: int = 0
+    """Images of an importance or Fisher pass."""
+    forward: int = 0
+    """Images that are run forward only."""
+    flops: float = 0.0
+    """FLOPs of closed-form solves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +39,19 @@ class Phase:
     share: float = 1.0
     """At most this share of what remains of the time step's budget."""
     lr_scale: float = 1.0
+    reserve: Reserve = Reserve()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """One walk through a pool without updates: every image once, as it is, in random order, while the budget lasts."""
+
+    name: str
+    pool: PoolName
+    reserve: Reserve = Reserve()
+
+
+Stretch = Phase | Sweep
 
 
 @dataclass(frozen=True)
@@ -46,13 +71,25 @@ class Method(ABC):
     """Named configurations, chosen as METHOD:VARIANT."""
     keeps: ClassVar[str]
     """What the method stores between time steps, for `dietcl methods`."""
+    cost: ClassVar[str]
+    """Passes per image drawn, in words, for `dietcl methods`."""
+    learns: ClassVar[Literal["stream", "union"]] = "stream"
+    """A method of the union learns everything at once under the budgets of all time steps: a reference."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
+    @property
+    def cosine_scale(self) -> float | None:
+        """Scale of a head that compares directions; None for a linear one."""
+        return None
+
+    def setup(self, net: "Net") -> None:
+        """Make modules of the method's own; called once, with the weights that the run starts from."""
+
     @abstractmethod
-    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
-        """Return the next phase, or None when the time step is over; pure, asked again after every phase.
+    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
+        """Return the next phase or sweep, or None when the time step is over; pure, asked again after each.
 
         `remaining` counts updates' worth of passes (infinite under a budget in seconds).
         """
@@ -60,6 +97,13 @@ class Method(ABC):
     @abstractmethod
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
         """Yield the loss terms of one micro-batch."""
+
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
+        """Take in one micro-batch of a sweep; call `net` before changing anything, as it may refuse for want of budget.
+
+        What was refused is offered again in halves.
+        """
+        raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather()")
 
     def begin_step(self, net: "Net", step: "TimeStep") -> None:
         """Prepare for a time step, after the head has grown and before the first phase."""
@@ -75,7 +119,7 @@ class Method(ABC):
         return net.scores(images)
 
     def modules(self) -> "dict[str, torch.nn.Module]":
-        """Return modules of the method's own that the engine trains along with the network."""
+        """Return modules of the method's own, made by `net.build`, that the engine trains along with the network."""
         return {}
 
     def state(self) -> "dict[str, torch.Tensor]":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dietcl.errors import UserError
-from dietcl.methods.base import Method, Phase, Term
+from dietcl.methods.base import Method, Phase, Stretch, Term
 from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from dietcl.streams.stream import TimeStep
 
 
-def _limit(threshold: str) -> dict[str, float]:
-    """Return the joint phase's limit: so many updates' worth of passes, or a share of the budget."""
+def _limit(threshold: str) -> tuple[float, float]:
+    """Return the joint phase's limits: updates' worth of passes, and share of the budget."""
     is_share = threshold.endswith("%")
     try:
         value = float(threshold.removesuffix("%"))
     except ValueError:
         value = math.nan
     if is_share and 0 <= value <= 100:
-        return {"share": value / 100}
+        return math.inf, value / 100
     if not is_share and value >= 0:
-        return {"updates": value}
+        return value, 1.0
     raise UserError(f"--threshold {threshold}: give a number of updates from 0, a share such as 80%, or auto")
 
 
@@ -33,6 +33,7 @@ class DietCL(Method):
     """Learns jointly from three pools until the threshold, then from the balanced memory alone."""
 
     keeps = "row numbers of all labels; the decoder"
+    cost = "1 (less in FLOPs: a reconstruction is cheaper)"
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -71,14 +72,15 @@ class DietCL(Method):
         "release": Config(unlabeled=0.4, labeled=0.3, memory=0.3, threshold="80%"),
     }
 
-    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
+    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
         if step.is_first:
             phases = [Phase(name="joint", mix=self._joint_mix(first=True))]
         elif not self.config.memory:
             phases = [Phase(name="joint", mix=self._joint_mix())]
         else:
+            updates, share = _limit(self.config.threshold)
             phases = [
-                Phase(name="joint", mix=self._joint_mix(), **_limit(self.config.threshold)),
+                Phase(name="joint", mix=self._joint_mix(), updates=updates, share=share),
                 Phase(
                     name="balance",
                     mix=Mix(memory=1, by_time_step=self.config.balance_memory),

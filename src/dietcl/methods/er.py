@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dietcl.errors import UserError
-from dietcl.methods.base import Method, Phase, Term
+from dietcl.methods.base import Method, Phase, Stretch, Term
 from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ class ER(Method):
     """Replays all labels so far: uniformly, or half of this time step and half of the past."""
 
     keeps = "row numbers of all labels (or of a reservoir)"
+    cost = "1"
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -32,7 +33,7 @@ class ER(Method):
             if self.memory is not None and self.memory < 1:
                 raise UserError(f"--memory {self.memory}: keep at least one label, or leave the option out to keep all")
 
-    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
+    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
         if done:
             return None
         if self.config.sampling == "uniform":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dietcl.methods.base import Method, Phase, Term
+from dietcl.methods.base import Method, Phase, Stretch, Term
 from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ class Naive(Method):
     """Fine-tunes on this time step's labels alone, and so forgets."""
 
     keeps = "nothing"
+    cost = "1"
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
         """Fine-tuning has no options of its own."""
 
-    def next_phase(self, step: "TimeStep", done: tuple[Phase, ...], remaining: float) -> Phase | None:
+    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
         if done or not len(step.labeled):
             return None
         return Phase(name="fine-tune", mix=Mix(labeled=1))

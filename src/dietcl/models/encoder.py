@@ -44,6 +44,22 @@ class Encoder(nn.Module):
 
     def forward(self, images_BCHW: Tensor, keep_BK: Tensor | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
         """Return the tokens of the images, of which only the patches `keep_BK` are computed if it is given."""
+        tokens_BND: Tensor = self.vit.norm(self.vit.blocks(self._embed(images_BCHW, keep_BK, prompts_BPD)))
+        return tokens_BND
+
+    def stages(self, images_BCHW: Tensor, count: int) -> list[Tensor]:
+        """Return normed patch tokens as maps [B, dim, grid, grid] after each of so many equal parts of the blocks."""
+        tokens = self._embed(images_BCHW)
+        ends = {round(self.depth * (i + 1) / count) for i in range(count)}
+        maps = []
+        for number, block in enumerate(self.vit.blocks, start=1):
+            tokens = block(tokens)
+            if number in ends:
+                patches = self.vit.norm(tokens)[:, 1:]
+                maps.append(patches.transpose(1, 2).reshape(len(patches), self.dim, self.grid, self.grid))
+        return maps
+
+    def _embed(self, images_BCHW: Tensor, keep_BK: Tensor | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
         cls_11D, positions_1PD = self._tables()
         if not self.vit.no_embed_class:
             cls_11D, positions_1PD = cls_11D + positions_1PD[:, :1], positions_1PD[:, 1:]
@@ -51,8 +67,9 @@ class Encoder(nn.Module):
         if keep_BK is not None:
             patches = patches.gather(1, keep_BK.unsqueeze(-1).expand(-1, -1, self.dim))
         prompts = [] if prompts_BPD is None else [prompts_BPD]
-        tokens = torch.cat([cls_11D.expand(len(patches), -1, -1), *prompts, patches], dim=1)
-        tokens_BND: Tensor = self.vit.norm(self.vit.blocks(self.vit.norm_pre(tokens)))
+        tokens_BND: Tensor = self.vit.norm_pre(
+            torch.cat([cls_11D.expand(len(patches), -1, -1), *prompts, patches], dim=1)
+        )
         return tokens_BND
 
     def _tables(self) -> tuple[Tensor, Tensor]:
@@ -60,11 +77,6 @@ class Encoder(nn.Module):
         assert self.vit.cls_token is not None
         assert self.vit.pos_embed is not None
         return self.vit.cls_token, self.vit.pos_embed
-
-    @staticmethod
-    def pool(tokens_BND: Tensor, prompts: int = 0) -> Tensor:
-        """Return the mean of the patch tokens, leaving out the class token and the given number of prompts."""
-        return tokens_BND[:, 1 + prompts :].mean(dim=1)
 
 
 def _pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -6,11 +6,15 @@ from torch.nn import functional as F
 
 
 class GrowingHead(nn.Module):
-    """A linear layer that starts without classes; growing keeps the rows it has bit for bit."""
+    """A linear layer that starts without classes; growing keeps the rows it has bit for bit.
 
-    def __init__(self, dim: int) -> None:
+    With a cosine scale, logits are that many times the cosine between features and rows, and the bias is left out.
+    """
+
+    def __init__(self, dim: int, cosine_scale: float | None = None) -> None:
         super().__init__()
         self.dim = dim
+        self.cosine_scale = cosine_scale
         self.weight = nn.Parameter(torch.empty(0, dim))
         self.bias = nn.Parameter(torch.empty(0))
 
@@ -32,6 +36,13 @@ class GrowingHead(nn.Module):
             self.weight = nn.Parameter(torch.cat([self.weight, rows[:, :-1]]))
             self.bias = nn.Parameter(torch.cat([self.bias, rows[:, -1]]))
 
+    def forget(self) -> None:
+        """Start over without classes."""
+        self.weight = nn.Parameter(self.weight.detach()[:0])
+        self.bias = nn.Parameter(self.bias.detach()[:0])
+
     def forward(self, features_BD: Tensor) -> Tensor:
         """Return the logits of all classes."""
-        return F.linear(features_BD, self.weight, self.bias)
+        if self.cosine_scale is None:
+            return F.linear(features_BD, self.weight, self.bias)
+        return self.cosine_scale * F.linear(F.normalize(features_BD), F.normalize(self.weight))

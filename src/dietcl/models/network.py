@@ -1,7 +1,10 @@
 """The whole network and its initial weights."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dietcl import keys
 from dietcl.errors import UserError
@@ -9,6 +12,8 @@ from dietcl.models.decoder import Decoder, normalized_targets, paint, patchify, 
 from dietcl.models.encoder import Encoder
 from dietcl.models.head import GrowingHead
 from dietcl.models.presets import MEAN, STD, ModelConfig
+
+Weights = Mapping[str, Tensor]  # by the names that Network.named_parameters() gives
 
 
 class Network(nn.Module):
@@ -47,15 +52,28 @@ class Network(nn.Module):
         """The number of patches that the encoder sees when it reconstructs."""
         return int(self.encoder.num_patches * (1 - self.config.mask_ratio))
 
-    def features(self, images_BCHW: Tensor, prompts_BPD: Tensor | None = None) -> Tensor:
-        """Return the mean patch token of each image."""
-        tokens_BND = self.encoder(self._as_pretrained(images_BCHW), prompts_BPD=prompts_BPD)
-        return self.encoder.pool(tokens_BND, 0 if prompts_BPD is None else prompts_BPD.shape[1])
+    def features(self, images_BCHW: Tensor, weights: Weights | None = None) -> Tensor:
+        """Return the mean patch token of each image, under the network's weights or under others."""
+        return self._tokens(images_BCHW, weights)[:, 1:].mean(dim=1)
 
-    def logits_of(self, features_BD: Tensor) -> Tensor:
-        """Return the logits of all classes so far."""
-        logits_BC: Tensor = self.head(features_BD)
-        return logits_BC
+    def query(self, images_BCHW: Tensor, weights: Weights | None = None) -> Tensor:
+        """Return the class token of each image."""
+        return self._tokens(images_BCHW, weights)[:, 0]
+
+    def prompted(self, images_BCHW: Tensor, prompts_BPD: Tensor, weights: Weights | None = None) -> Tensor:
+        """Return the mean of what becomes of the prompts that each image is seen with."""
+        return self._tokens(images_BCHW, weights, prompts_BPD)[:, 1 : 1 + prompts_BPD.shape[1]].mean(dim=1)
+
+    def stages(self, images_BCHW: Tensor, count: int) -> list[Tensor]:
+        """Return maps of patch tokens [B, dim, grid, grid] from so many depths of the encoder, the last included."""
+        return self.encoder.stages(self._as_pretrained(images_BCHW), count)
+
+    def logits_of(self, features_BD: Tensor, weights: Weights | None = None) -> Tensor:
+        """Return the logits of all classes so far, or of those that the given weights know."""
+        if weights is None:
+            logits_BC: Tensor = self.head(features_BD)
+            return logits_BC
+        return functional_call(self.head, _of("head", weights), (features_BD,))  # type: ignore[no-any-return]
 
     def reconstruct(self, images_BCHW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return each image's loss [B], predictions [B, patches, values] and mask [B, patches], true if hidden."""
@@ -72,6 +90,15 @@ class Network(nn.Module):
         painted_BCHW = paint(self._as_pretrained(images_BCHW), predictions_BPV, mask_BP, self.encoder.patch)
         return (painted_BCHW - self.pixel_shift) / self.pixel_scale
 
+    def _tokens(self, images_BCHW: Tensor, weights: Weights | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
+        """Return normed tokens: class token, prompts if any, patches."""
+        images_BCHW = self._as_pretrained(images_BCHW)
+        if weights is None:
+            tokens_BND: Tensor = self.encoder(images_BCHW, prompts_BPD=prompts_BPD)
+            return tokens_BND
+        inputs = (images_BCHW, None, prompts_BPD)
+        return functional_call(self.encoder, _of("encoder", weights), inputs)  # type: ignore[no-any-return]
+
     def _as_pretrained(self, images_BCHW: Tensor) -> Tensor:
         return images_BCHW * self.pixel_scale + self.pixel_shift
 
@@ -81,9 +108,7 @@ def build_network(config: ModelConfig, seed: int, device: torch.device | str = "
     target = torch.device(device)
     # Weights are drawn on the CPU, so that every device starts from the same ones; meta has none to draw.
     birthplace = target if target.type == "meta" else torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), birthplace:
-        # timm draws from the global CPU generator; torch.manual_seed would also reseed other devices.
-        torch.default_generator.manual_seed(keys.number(seed, "initial weights") >> 1)
+    with keys.seeded(seed, "initial weights"), birthplace:
         network = Network(config)
     return network.to(target)
 
@@ -98,6 +123,11 @@ def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
     """Return [B, patches], true where a patch is hidden."""
     mask_BP = torch.ones(len(keep_BK), patches, dtype=torch.bool, device=keep_BK.device)
     return mask_BP.scatter(1, keep_BK, False)
+
+
+def _of(part: str, weights: Weights) -> dict[str, Tensor]:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def _initialize(module: nn.Module) -> None:

@@ -1,5 +1,8 @@
 """Augmentation: batched, on the device, keyed like the sampler."""
 
+from dataclasses import replace
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -43,6 +46,21 @@ def crop_and_flip(images: torch.Tensor, config: Augmentation, key: Key) -> torch
     return images
 
 
+def distort(images: torch.Tensor, key: Key) -> torch.Tensor:
+    """Return normalized images with brightness, contrast and saturation changed and a square cut out of each."""
+    generator = torch_generator(images.device, *key, "distort")
+    random = torch.rand((5, len(images), 1, 1, 1), generator=generator, device=images.device)
+    contrast, saturation = 0.6 + 0.8 * random[0], 0.6 + 0.8 * random[1]
+    brightness = (random[2] - 0.5) * 0.4 / STD
+    grey, level = images.mean(1, keepdim=True), images.mean((1, 2, 3), keepdim=True)
+    images = (grey + saturation * (images - grey) - level) * contrast + level + brightness
+    rows, columns = (torch.arange(size, device=images.device) for size in images.shape[-2:])
+    half = 0.25 * images.shape[-1]
+    y, x = (random[3 + axis] * images.shape[-2 + axis] for axis in (0, 1))
+    hidden = ((rows[:, None] - y).abs() <= half) & ((columns - x).abs() <= half)
+    return images.masked_fill(hidden, 0.0)  # zero is mid-grey
+
+
 def mix(part: Part, config: Augmentation, key: Key) -> Part:
     """Mix every image of a labeled part with its partner from the same part, by mixup or cutmix."""
     assert part.labels is not None
@@ -65,10 +83,9 @@ def mix(part: Part, config: Augmentation, key: Key) -> Part:
             weight = 1 - (bottom - top) * (right - left) / (height * width)
         else:
             images = images * weight + partners * (1 - weight)
-    return Part(
-        pool=part.pool,
+    return replace(
+        part,
         images=images,
-        labels=part.labels,
         partners=part.labels.flip(0),
         weight=torch.full((len(part),), weight, device=images.device),
         smoothing=config.smoothing,
@@ -81,10 +98,22 @@ def make_batch(
     """Turn the drawn uint8 images of one micro-batch into augmented parts."""
     parts: dict[str, Part | None] = {"labeled": None, "unlabeled": None, "memory": None}
     for draw, raw in zip(draws, images, strict=True):
-        cropped = crop_and_flip(raw, config, (*key, draw.pool))
-        if draw.labels is None:
-            parts[draw.pool] = Part(draw.pool, cropped)
-        else:
-            labels = torch.from_numpy(draw.labels).to(cropped.device)
-            parts[draw.pool] = mix(Part(draw.pool, cropped, labels), config, (*key, draw.pool))
+        own = (*key, draw.pool)
+        part = replace(
+            plain_part(draw, raw),
+            images=crop_and_flip(raw, config, own),
+            view_maker=partial(_view, raw, config, own),
+        )
+        parts[draw.pool] = part if draw.labels is None else mix(part, config, own)
     return Batch(**parts, classes=classes, key=key)  # type: ignore[arg-type]
+
+
+def plain_part(draw: Draw, raw: torch.Tensor) -> Part:
+    """Turn drawn uint8 images into a part as they are, neither cropped nor mixed."""
+    labels = None if draw.labels is None else torch.from_numpy(draw.labels).to(raw.device)
+    return Part(draw.pool, normalize(raw), labels, rows=torch.from_numpy(draw.rows))
+
+
+def _view(raw: torch.Tensor, config: Augmentation, key: Key, name: str, strong: bool) -> torch.Tensor:
+    images = crop_and_flip(raw, config, (*key, name))
+    return distort(images, (*key, name)) if strong else images

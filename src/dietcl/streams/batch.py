@@ -1,11 +1,14 @@
 """What a method computes its losses on: the parts of one micro-batch, one per pool."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from dietcl.streams.mix import PoolName
+
+# Makes further random views of a part's images: a name that tells views apart, and whether to distort strongly.
+ViewMaker = Callable[[str, bool], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,34 @@ class Part:
     partners: torch.Tensor | None = None  # labels of the images mixed in
     weight: torch.Tensor | None = None  # share of the image's own label, per image
     smoothing: float = 0.0
+    rows: torch.Tensor | None = None  # opaque row numbers, on the CPU
+    view_maker: ViewMaker | None = None
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def view(self, name: str, strong: bool = False) -> torch.Tensor:
+        """Return another random crop of the same images, not mixed; strong ones are also recolored and cut out of."""
+        assert self.view_maker is not None, "this part cannot make views"
+        return self.view_maker(name, strong)
+
+    def take(self, where: slice) -> "Part":
+        """Return some of the images."""
+        maker = self.view_maker
+
+        def cut(values: torch.Tensor | None) -> torch.Tensor | None:
+            return None if values is None else values[where]
+
+        return Part(
+            self.pool,
+            self.images[where],
+            cut(self.labels),
+            cut(self.partners),
+            cut(self.weight),
+            self.smoothing,
+            cut(self.rows),
+            None if maker is None else lambda name, strong: maker(name, strong)[where],
+        )
 
     def cross_entropy(self, logits: torch.Tensor, only: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean loss against the mixed and smoothed targets, over all classes or over some only.
@@ -44,6 +72,13 @@ class Part:
             loss = (1 - self.smoothing) * loss - self.smoothing * log_p.mean(1)
         return loss.mean()
 
+    def present(self) -> torch.Tensor:
+        """Return the class numbers that occur among the labels and the labels mixed in, sorted."""
+        assert self.labels is not None, "an unlabeled part has no classes"
+        both = self.labels if self.partners is None else torch.cat([self.labels, self.partners])
+        found: torch.Tensor = both.unique()
+        return found
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -53,7 +88,12 @@ class Batch:
     unlabeled: Part | None
     memory: Part | None
     classes: torch.Tensor  # class numbers revealed in this time step
-    key: tuple[int | str, ...]
+    key: tuple[int | str, ...]  # (seed, t, phase, update, micro-batch)
+
+    @property
+    def parts(self) -> list[Part]:
+        """All parts."""
+        return [part for part in (self.unlabeled, self.labeled, self.memory) if part is not None]
 
     @property
     def supervised(self) -> list[Part]:
@@ -62,6 +102,11 @@ class Batch:
 
     def cross_entropy(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one mean over all images that have labels."""
-        total = sum(len(part) for part in self.supervised)
         pairs = zip(self.supervised, logits, strict=True)
-        return torch.stack([part.cross_entropy(scores) * (len(part) / total) for part, scores in pairs]).sum()
+        return self.mean([part.cross_entropy(scores) for part, scores in pairs])
+
+    def mean(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return one mean over all images that have labels from the means over each such part."""
+        total = sum(len(part) for part in self.supervised)
+        pairs = zip(self.supervised, losses, strict=True)
+        return torch.stack([loss * (len(part) / total) for part, loss in pairs]).sum()

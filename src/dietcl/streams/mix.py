@@ -22,6 +22,7 @@ class Mix:
     past_only: bool = False  # leave this time step's labels out of the memory
     by_time_step: bool = False  # draw a time step first, then one of its labels: every time step weighs the same
     capacity: int | None = None  # a reservoir of so many labels of earlier time steps; None keeps all
+    by_class: bool = False  # the capacity is for all labels, this time step's too, and shared by the classes
 
     def counts(self, size: int, pools: Mapping[PoolName, "Pool"]) -> dict[PoolName, int]:
         """Deal a micro-batch over the pools that hold images; nothing is drawn if no pool with a share holds any.

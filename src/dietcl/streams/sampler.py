@@ -1,6 +1,6 @@
 """The sampler: (seed, t, phase, update, micro-batch) -> row numbers, a pure function of its arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dietcl.keys import numpy_generator
 from dietcl.streams.mix import Mix, PoolName
-from dietcl.streams.stream import Labels, Rows, Stream
+from dietcl.streams.stream import Labels, Rows, Stream, TimeStep
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Draw:
 
 def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
     """Return the three pools of time step t under a mix."""
-    step = stream.steps[t - 1]
+    step = stream.step(t)
     return {
         "labeled": Pool(step.labeled, step.labels),
         "unlabeled": Pool(step.unlabeled, None),
@@ -58,8 +58,18 @@ def sample(
     return tuple(draws)
 
 
+def walk(name: PoolName, pool: Pool, size: int, key: tuple[int | str, ...]) -> Iterator[tuple[Draw, ...]]:
+    """Go through a pool once in random order, in micro-batches of at most this size."""
+    order = numpy_generator(*key, "walk", name).permutation(len(pool.rows))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        yield (Draw(name, pool.rows[chosen], None if pool.labels is None else pool.labels[chosen]),)
+
+
 def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
-    steps = stream.steps[: t - 1 if mix.past_only else t]
+    steps = [step for step in stream.steps if step.t < t + (not mix.past_only)]
+    if mix.by_class:
+        return _by_class(steps, mix.capacity)
     kept = _reservoir(stream, t, mix.capacity)
     rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled[kept[step.t]] for step in steps)])
     labels = np.concatenate([np.zeros(0, np.int64), *(step.labels[kept[step.t]] for step in steps)])
@@ -76,10 +86,28 @@ def _reservoir(stream: Stream, t: int, capacity: int | None) -> dict[int, npt.ND
     """
     lots = {
         step.t: numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled))
-        for step in stream.steps[: t - 1]
+        for step in stream.steps
+        if step.t < t
     }
     drawn = np.sort(np.concatenate([np.zeros(0), *lots.values()]))
     highest = drawn[capacity - 1] if capacity is not None and capacity < len(drawn) else np.inf
-    return {past: lot <= highest for past, lot in lots.items()} | {
-        t: np.ones(len(stream.steps[t - 1].labeled), np.bool_)
-    }
+    return {past: lot <= highest for past, lot in lots.items()} | {t: np.ones(len(stream.step(t).labeled), np.bool_)}
+
+
+def _by_class(steps: Sequence[TimeStep], capacity: int | None) -> Pool:
+    """Return the labels of some time steps, cut to the capacity so that classes keep equally many as far as they go.
+
+    Row numbers are random themselves, so the lowest of a class are a fair choice that no order of arrival changes.
+    """
+    rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled for step in steps)])
+    labels = np.concatenate([np.zeros(0, np.int64), *(step.labels for step in steps)])
+    order = np.argsort(rows)
+    rows, labels = rows[order], labels[order]
+    if capacity is not None and capacity < len(rows):
+        by_label = np.argsort(labels, kind="stable")
+        starts = np.searchsorted(labels[by_label], labels[by_label])
+        place = np.empty(len(rows), np.int64)  # of each label within its class
+        place[by_label] = np.arange(len(rows)) - starts
+        kept = np.sort(np.lexsort((rows, place))[:capacity])
+        rows, labels = rows[kept], labels[kept]
+    return Pool(rows, labels)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ class TimeStep:
     unlabeled: Rows
     seen_classes: int  # revealed so far, this time step included
     new_classes: tuple[str, ...]
+    spans: int = 1  # how many time steps' budgets it may spend: all of them if it is the union of a stream
 
     @property
     def classes(self) -> Labels:
@@ -65,6 +66,27 @@ class Stream:
     tests: tuple[TestStep, ...]
     classes: tuple[str, ...]  # names by class number
     index_row: Rows  # opaque row number -> row of the index
+
+    def step(self, t: int) -> TimeStep:
+        """Return time step t."""
+        return next(step for step in self.steps if step.t == t)
+
+    def union(self) -> "Stream":
+        """Return the stream with everything in its last time step, which has the budgets of all."""
+        if not self.steps:
+            return self
+        labeled = np.concatenate([step.labeled for step in self.steps])
+        order = np.argsort(labeled)
+        whole = TimeStep(
+            t=self.steps[-1].t,
+            labeled=labeled[order],
+            labels=np.concatenate([step.labels for step in self.steps])[order],
+            unlabeled=np.sort(np.concatenate([step.unlabeled for step in self.steps])),
+            seen_classes=self.steps[-1].seen_classes,
+            new_classes=tuple(name for step in self.steps for name in step.new_classes),
+            spans=len(self.steps),
+        )
+        return replace(self, steps=(whole,))
 
     @property
     def realized_rate(self) -> float:

@@ -1,0 +1,27 @@
+"""Barlow Twins: two views of an image shall have equal features, and no two features shall say the same."""
+
+import torch
+from torch import Tensor, nn
+
+
+def barlow_twins(one_BD: Tensor, two_BD: Tensor, off_diagonal: float, scale: float) -> Tensor:
+    """Return the loss of two views' projections; a single image has no correlation and no loss."""
+    if len(one_BD) < 2:
+        return 0 * (one_BD.sum() + two_BD.sum())
+    correlation_DD = _standardize(one_BD).T @ _standardize(two_BD) / len(one_BD)
+    diagonal_D = correlation_DD.diagonal()
+    redundancy = correlation_DD.square().sum() - diagonal_D.square().sum()
+    return scale * ((1 - diagonal_D).square().sum() + off_diagonal * redundancy)
+
+
+def projector(dim: int, width: int, layers: int = 3, out: int | None = None) -> nn.Module:
+    """Return a perceptron; its norms look at one image at a time, so that there are no statistics to keep or freeze."""
+    parts: list[nn.Module] = []
+    for inputs in (dim, *(width,) * (layers - 2)):
+        parts += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(width, width if out is None else out))
+
+
+def _standardize(values_BD: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(values_BD, dim=0, correction=0)
+    return (values_BD - mean) / (variance + 1e-5).sqrt()
