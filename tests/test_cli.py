@@ -12,7 +12,7 @@ import pytest
 
 from dietcl.verbs.train import parse_run
 
-VERBS = ("demo", "train", "pretrain", "streams", "methods", "report", "doctor")
+VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
 
 
 def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -201,7 +201,13 @@ def test_a_preset_brings_the_methods_options_to_its_scale():
 
 def test_methods_as_json_have_names():
     names = [entry["name"] for entry in json.loads(dietcl("methods", "--json").stdout)]
-    assert names == ["dietcl", "er", "naive"]
+    assert (
+        names
+        == (
+            "dietcl er er_ace ewc mas gdumb l2p cassle dualnet ccic one_stage two_stage joint naive "
+            "linear_probe ncm ranpac acm derpp fixmatch lwf"
+        ).split()
+    )
 
 
 def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path):

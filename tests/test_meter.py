@@ -15,7 +15,7 @@ from dietcl.methods import METHODS
 from dietcl.streams.batch import Part
 from tiny import tiny_config, tiny_learner
 
-GRADIENT = {"train", "importance", "reconstruct"}
+GRADIENT = {"train", "importance", "reconstruct", "prompt", "prompt_train", "head_train"}
 
 
 class Meter:
@@ -45,11 +45,35 @@ def booked(receipt: StepReceipt) -> tuple[dict[str, int], dict[str, int]]:
     """Return the images that the receipt says went forward and backward through encoder, decoder and head."""
     forward, backward = Counter(), Counter()
     for item in receipt.items:
-        parts = ("encoder", "decoder") if item.operation.startswith("reconstruct") else ("encoder", "head")
+        match item.operation:
+            case "reconstruct" | "reconstruct_forward":
+                parts = ("encoder", "decoder")
+            case "head_train" | "head_forward":
+                parts = ("head",)
+            case "module" | "solve":  # no part of the network
+                parts = ()
+            case _:
+                parts = ("encoder", "head")
         for part in parts:
             forward[part] += item.images
             backward[part] += item.images if item.operation in GRADIENT and item.purpose != "evaluation" else 0
     return forward, backward
+
+
+def check(meter: Meter, names: set[str], receipt: StepReceipt) -> None:
+    """Compare the blocks, which every run of the encoder or decoder goes through once, with the receipt.
+
+    The head may run less often than was paid for, since its price is part of the encoder's.
+    """
+    forward, backward = booked(receipt)
+    for name in names:
+        part = name.partition(".")[0]
+        if part == "head":
+            assert meter.forward[name] <= forward[part], name
+            assert meter.backward[name] <= backward[part], name
+        elif ".blocks." in name:
+            assert meter.forward[name] == forward[part], name
+            assert meter.backward[name] == backward[part], name
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")  # the first layer: images need no gradient
@@ -65,14 +89,10 @@ def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, a
     learner = tiny_learner(config)
     meter = Meter(learner.network)
     weighty = {name.rpartition(".")[0] for name, _ in learner.network.named_parameters()} & set(meter.names)
-    for t in learn(learner):
-        forward, backward = booked(learner.ledger.closed[t - 1])
-        assert forward["head"] > 0 < backward["encoder"]
+    for _ in learn(learner):
         # Layers without weights that timm skips (identities) may stay silent; all that do run must agree.
-        for name in weighty | set(meter.forward):
-            part = name.partition(".")[0]
-            assert meter.forward[name] == forward[part], (t, name)
-            assert meter.backward[name] == backward[part], (t, name)
+        check(meter, weighty | set(meter.forward), learner.ledger.closed[-1])
+        assert meter.forward["encoder.vit.blocks.0.attn.qkv"] > 0
         meter.reset()
 
 
@@ -84,12 +104,8 @@ def test_every_module_runs_as_often_as_the_ledger_says_when_time_runs_out(blobs,
     ticks = itertools.count()
     learner.ledger._clock = lambda: next(ticks) / 4  # every look at the clock takes a quarter of a second
     meter = Meter(learner.network)
-    for t in learn(learner):
-        forward, backward = booked(learner.ledger.closed[t - 1])
-        for name in meter.forward:
-            part = name.partition(".")[0]
-            assert meter.forward[name] == forward[part], (t, name)
-            assert meter.backward[name] == backward[part], (t, name)
+    for _ in learn(learner):
+        check(meter, set(meter.forward), learner.ledger.closed[-1])
         meter.reset()
 
 

@@ -153,16 +153,17 @@ def test_runs_that_differ_only_in_the_seed_form_a_group(sweep: list[Path]) -> No
 
 def test_labels_say_in_what_configurations_differ(tmp_path: Path) -> None:
     runs = [
-        write_run(tmp_path / "a", method="er", time_steps=2, options={"sampling": "uniform"}),
-        write_run(tmp_path / "b", method="er", time_steps=2, options={"sampling": "balanced"}),
+        write_run(tmp_path / "a", method="er", time_steps=2, options={"memory": 9}),
+        write_run(tmp_path / "b", method="er", time_steps=2, options={"sampling": "uniform"}),
+        write_run(tmp_path / "f", method="er", time_steps=2),
         write_run(tmp_path / "c", time_steps=2),
         write_run(tmp_path / "d", time_steps=2, learned=1),
         write_run(tmp_path / "e", time_steps=2),
     ]
     groups = group_runs(read_runs(runs))
-    labels = ["er (sampling uniform)", "er (sampling balanced)", "dietcl", "dietcl, 1 of 2 time steps"]
+    labels = ["er (memory 9)", "er:uniform", "er (memory None)", "dietcl", "dietcl, 1 of 2 time steps"]
     assert [group.label for group in groups] == labels
-    assert [entry.label for entry in groups[2].entries] == ["dietcl · c", "dietcl · e"]
+    assert [entry.label for entry in groups[3].entries] == ["dietcl · c", "dietcl · e"]
 
 
 def test_rows_hold_means_and_deviations_over_seeds(sweep: list[Path]) -> None:

@@ -58,14 +58,19 @@ def runs(folders: list[Path]) -> tuple[Run, ...]:
     return read_runs(folders)
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+def open_chromium(profile: Path) -> "webdriver.Chrome":
+    """Start a browser that keeps what it needs in a folder."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for switch in (*SWITCHES, f"--user-data-dir={profile}"):
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+    driver = open_chromium(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 
@@ -78,22 +83,22 @@ def browser(chromium: "webdriver.Chrome", page: Path) -> Iterator["webdriver.Chr
     assert chromium.get_log("browser") == []
 
 
-def _chart(browser: "webdriver.Chrome", kind: str) -> WebElement:
-    return _bring(browser, f'.chart[data-kind="{kind}"] svg')
+def chart_of(browser: "webdriver.Chrome", kind: str) -> WebElement:
+    return bring(browser, f'.chart[data-kind="{kind}"] svg')
 
 
-def _bring(browser: "webdriver.Chrome", selector: str) -> WebElement:
+def bring(browser: "webdriver.Chrome", selector: str) -> WebElement:
     """Scroll an element into view at once: the page itself glides, and a click would miss."""
     element = browser.find_element(By.CSS_SELECTOR, selector)
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
     return element
 
 
-def _lines(browser: "webdriver.Chrome", selector: str = ".run-line") -> list[WebElement]:
+def lines(browser: "webdriver.Chrome", selector: str = ".run-line") -> list[WebElement]:
     return browser.find_elements(By.CSS_SELECTOR, f'.chart[data-kind="accuracy"] {selector}')
 
 
-def _hover(browser: "webdriver.Chrome", chart: WebElement, x: float, y: float) -> str:
+def hover(browser: "webdriver.Chrome", chart: WebElement, x: float, y: float) -> str:
     """Move the pointer to a place in the chart's own pixels and return what the tooltip says."""
     size = chart.size
     offset = (round(x - size["width"] / 2), round(y - size["height"] / 2))
@@ -101,15 +106,15 @@ def _hover(browser: "webdriver.Chrome", chart: WebElement, x: float, y: float) -
     return browser.find_element(By.ID, "tip").text
 
 
-def _tick(chart: WebElement, t: int) -> float:
+def tick(chart: WebElement, t: int) -> float:
     """Return where the x axis marks a time step."""
     marks = chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="middle"]')
     return float(next(mark for mark in marks if mark.text == str(t)).get_attribute("x"))
 
 
 def test_every_run_is_a_line_and_a_label_is_text(browser: "webdriver.Chrome") -> None:
-    assert len(_lines(browser)) == 4
-    assert len(_lines(browser, ".mean-line")) == 1  # of the two seeds of naive
+    assert len(lines(browser)) == 4
+    assert len(lines(browser, ".mean-line")) == 1  # of the two seeds of naive
     assert browser.title.startswith("dietcl, <script>er and naive on glyphs")
     tiles = [tile.text for tile in browser.find_elements(By.CSS_SELECTOR, ".tile b")]
     assert any(NASTY in text for text in tiles)
@@ -118,8 +123,8 @@ def test_every_run_is_a_line_and_a_label_is_text(browser: "webdriver.Chrome") ->
 
 
 def test_the_tooltip_shows_the_value_under_the_pointer(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
-    chart = _chart(browser, "accuracy")
-    text = _hover(browser, chart, _tick(chart, 7), 200)
+    chart = chart_of(browser, "accuracy")
+    text = hover(browser, chart, tick(chart, 7), 200)
     assert "After time step 7" in text
     for run in runs[:2]:
         value, error = 100 * run.summary.accuracy_mean[6], 100 * run.summary.accuracy_mean_se[6]
@@ -129,38 +134,38 @@ def test_the_tooltip_shows_the_value_under_the_pointer(browser: "webdriver.Chrom
 
 
 def test_arrow_keys_read_the_chart(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
-    _chart(browser, "accuracy").send_keys(Keys.ARROW_RIGHT)
+    chart_of(browser, "accuracy").send_keys(Keys.ARROW_RIGHT)
     text = browser.find_element(By.ID, "tip").text
     assert "After time step 1" in text
     assert f"{100 * runs[0].summary.accuracy_mean[0]:.1f} %" in text
 
 
 def test_the_switch_turns_from_mean_to_pooled(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
-    before = _lines(browser)[0].get_attribute("d")
-    _bring(browser, '[data-measure="pooled"]').click()
-    assert _lines(browser)[0].get_attribute("d") != before
-    chart = _chart(browser, "accuracy")
-    assert f"{100 * runs[0].summary.accuracy_pooled[6]:.1f} %" in _hover(browser, chart, _tick(chart, 7), 200)
+    before = lines(browser)[0].get_attribute("d")
+    bring(browser, '[data-measure="pooled"]').click()
+    assert lines(browser)[0].get_attribute("d") != before
+    chart = chart_of(browser, "accuracy")
+    assert f"{100 * runs[0].summary.accuracy_pooled[6]:.1f} %" in hover(browser, chart, tick(chart, 7), 200)
 
 
 def test_a_click_on_the_legend_hides_a_run_and_another_brings_it_back(browser: "webdriver.Chrome") -> None:
-    button = _bring(browser, '#tools [data-runs="0"]')
+    button = bring(browser, '#tools [data-runs="0"]')
     button.click()
-    assert [line.get_attribute("data-run") for line in _lines(browser)] == ["1", "2", "3"]
+    assert [line.get_attribute("data-run") for line in lines(browser)] == ["1", "2", "3"]
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
-    assert len(_lines(browser)) == 4
-    _bring(browser, '#tools [data-runs="2 3"]').click()
-    assert [line.get_attribute("data-run") for line in _lines(browser)] == ["0", "1"]
+    assert len(lines(browser)) == 4
+    bring(browser, '#tools [data-runs="2 3"]').click()
+    assert [line.get_attribute("data-run") for line in lines(browser)] == ["0", "1"]
 
 
 def test_the_matrix_has_a_cell_per_measurement(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
-    chart = _chart(browser, "matrix")
+    chart = chart_of(browser, "matrix")
     cells = chart.find_elements(By.CSS_SELECTOR, ".cell")
     assert len(cells) == 20 * 21 // 2 + 19
     first = cells[0]
     place = [float(first.get_attribute(key)) + 2 for key in ("x", "y")]
-    text = _hover(browser, chart, *place)
+    text = hover(browser, chart, *place)
     assert f"{100 * runs[0].summary.accuracy[0, 0]:.1f} %" in text
 
 
@@ -178,17 +183,17 @@ def test_the_axes_of_a_small_matrix_mark_every_time_step(chromium: "webdriver.Ch
 
 
 def test_the_other_charts_answer_the_pointer(browser: "webdriver.Chrome") -> None:
-    budget = _chart(browser, "budget")
+    budget = chart_of(browser, "budget")
     assert len(budget.find_elements(By.CSS_SELECTOR, ".bar")) == 3 * 20
-    text = _hover(browser, budget, _tick(budget, 10), 120)
+    text = hover(browser, budget, tick(budget, 10), 120)
     assert "Time step 10" in text
     assert "512 (40 %)" in text
-    losses = _chart(browser, "losses")
+    losses = chart_of(browser, "losses")
     assert len(losses.find_elements(By.CSS_SELECTOR, ".line")) == 3
-    assert "During time step 5" in _hover(browser, losses, _tick(losses, 5), 120)
-    within = _chart(browser, "within")
+    assert "During time step 5" in hover(browser, losses, tick(losses, 5), 120)
+    within = chart_of(browser, "within")
     assert len(within.find_elements(By.CSS_SELECTOR, ".line")) == 6
-    assert "older, mean" in _hover(browser, within, _tick(within, 4), 120)
+    assert "older, mean" in hover(browser, within, tick(within, 4), 120)
 
 
 @pytest.mark.parametrize("width", [360, 480, 1280])

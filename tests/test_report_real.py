@@ -56,6 +56,21 @@ def test_a_short_run_is_complete(blobs: Path, tmp_path: Path) -> None:
     assert (run.due, run.stopped) == (2, None)
 
 
+def test_a_run_over_the_union_of_all_time_steps_is_complete_with_one_row(blobs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "joint"
+    execute(tiny_config(blobs, "joint", budget="2"), folder, device="cpu", progress=lambda t, fraction: None)
+    (folder / "finished").unlink()
+    run = read_run(folder)
+    row = comparison_rows([run])[0]
+    assert (run.stopped, row["complete"], row["learned"]) == (None, True, run.summary.time_steps)
+    assert run.receipts is not None
+    assert [(step.t, step.budget) for step in run.receipts.steps] == [(3, 3 * 24)]
+    assert row["spent"] == run.receipts.steps[0].spent / 72
+    assert row["state"] == run.of("step_end")[-1]["state_bytes"] / 1e6
+    assert (row["final_mean"], row["average_mean"]) == (run.summary.final_mean, None)
+    assert "A diamond was tested only once" in write_report([folder], tmp_path / "out").read_text(encoding="utf-8")
+
+
 def test_made_up_runs_have_the_keys_of_real_ones(folders: list[Path], tmp_path: Path) -> None:
     real, made_up = (
         json.loads((folder / "config.json").read_text())

@@ -16,8 +16,10 @@ from dietcl.streams.sampler import Mix
 from tiny import MODEL, tiny_config, tiny_learner
 from watching import run_through, updates_of, weights
 
+PLAIN = ("dietcl", "er", "er_ace", "gdumb", "one_stage", "two_stage", "naive")  # a pass an image, and nothing else
 
-@pytest.mark.parametrize("method", METHODS)
+
+@pytest.mark.parametrize("method", PLAIN)
 def test_a_budget_in_updates_buys_exactly_so_many(blobs, method):
     learner = tiny_learner(tiny_config(blobs, method, budget="5"))
     per_step = Counter(event["t"] for event in updates_of(learner))
@@ -83,14 +85,18 @@ def test_a_flops_budget_is_as_large_as_its_number(blobs):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_budget_below_one_update_is_returned_unused(blobs, method):
-    learner = tiny_learner(tiny_config(blobs, method, budget="0.9"))
+def test_a_budget_below_one_update_buys_none_and_leaves_the_weights_alone(blobs, method):
+    spans = 3 if method == "joint" else 1
+    learner = tiny_learner(tiny_config(blobs, method, budget=str(0.9 / spans)))
     before = weights(learner)
-    assert updates_of(learner) == []
+    # CaSSLe's classifier is learned on a frozen encoder, at a third of a pass an image.
+    assert [event for event in updates_of(learner) if event["phase"] != "classifier"] == []
     after = weights(learner)
     assert all(torch.equal(after[name], before[name]) for name in before if not name.startswith("head"))
     for receipt in learner.ledger.closed:
-        assert (receipt.spent, receipt.unused) == (0, pytest.approx(0.9 * 12))
+        if method in PLAIN:  # others may still walk through some labels
+            assert receipt.spent == 0
+        assert receipt.spent + receipt.unused == pytest.approx(0.9 * 12)
     assert learner.counts.count[-1].sum() > 0
 
 

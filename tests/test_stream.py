@@ -16,6 +16,7 @@ from dietcl.config import RunConfig
 from dietcl.engine.evaluate import Evaluator
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
+from dietcl.methods import METHODS
 from dietcl.methods.dietcl import DietCL
 from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.loader import Loader
@@ -247,7 +248,7 @@ def learned(config: RunConfig, index: Index, stream: Stream) -> tuple[Learner, l
     return learner, predictions, draws
 
 
-@pytest.mark.parametrize("method", ["dietcl", "er", "naive"])
+@pytest.mark.parametrize("method", METHODS)
 def test_permuting_hidden_labels_changes_no_weight_no_draw_and_no_prediction(blobs: Path, method: str) -> None:
     options: dict[str, object] = {"threshold": "2.0"} if method == "dietcl" else {}  # so that both phases run
     config, index = tiny_config(blobs, method, **options), open_manifest(blobs)
@@ -255,15 +256,15 @@ def test_permuting_hidden_labels_changes_no_weight_no_draw_and_no_prediction(blo
     other = permute_hidden(index, dealt.labeled, 5)
     runs = [learned(config, one, reveal("s", one, config.recipe, config.seed, dealt)) for one in (index, other)]
     (one, predicted, draws), (two, predicted_too, draws_too) = runs
-    assert len(draws) > 10
+    assert len(draws) > 2
     assert draws == draws_too
     weights, weights_too = one.network.state_dict(), two.network.state_dict()
+    weights |= one.method.state()
+    weights_too |= two.method.state()
     start = tiny_learner(config).network.state_dict()
-    assert not torch.equal(
-        weights["encoder.vit.blocks.0.attn.qkv.weight"], start["encoder.vit.blocks.0.attn.qkv.weight"]
-    )
+    assert any(name not in start or not torch.equal(value, start[name]) for name, value in weights.items())
     assert weights.keys() == weights_too.keys()
-    assert all(torch.equal(weights[name], weights_too[name]) for name in weights)
+    assert all(torch.equal(weights[name].nan_to_num(-7), weights_too[name].nan_to_num(-7)) for name in weights)
     assert json.dumps(one.ledger.receipts()) == json.dumps(two.ledger.receipts())
     for left, right in zip(predicted, predicted_too, strict=True):
         np.testing.assert_array_equal(left[0], right[0])

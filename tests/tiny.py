@@ -16,6 +16,12 @@ from dietcl.streams.manifest import Index, open_manifest, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, build_stream
 
+# Modules that would dwarf so small an encoder.
+TINY: dict[str, dict[str, object]] = {
+    "cassle": {"width": 16},
+    "dualnet": {"width": 16},
+    "ranpac": {"random_features": 60},
+}
 MODEL = ModelConfig(encoder="micro", image_size=16, decoder_dim=16, decoder_depth=1, decoder_heads=2)
 
 
@@ -50,7 +56,7 @@ def tiny_config(
     """Return a configuration that learns the blobs in seconds; options go to the method."""
     return RunConfig(
         method=method,
-        method_config=replace(method_config(method), **options),  # type: ignore[arg-type]
+        method_config=replace(method_config(method), **{**TINY.get(method, {}), **options}),  # type: ignore[arg-type]
         stream=str(manifest),
         source=None,
         recipe=Recipe(recipe="class", time_steps=3, label_rate=0.2),

@@ -11,6 +11,7 @@ from dietcl.errors import UserError
 VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
     "train": "learn a stream with a method under a budget",
+    "compare": "learn a stream with many methods under the same budget, and show one table",
     "pretrain": "pre-train an encoder by reconstruction on any image set",
     "streams": "list the built-in streams, or show the time steps of one",
     "methods": "list the methods",
@@ -22,6 +23,7 @@ EXAMPLES = """examples:
   dietcl demo
   dietcl train --stream glyphs --method dietcl --budget 40
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
+  dietcl compare --stream glyphs --methods all --seeds 1
   dietcl report runs/*
   dietcl VERB --help"""
 

@@ -131,7 +131,14 @@ PRESETS: dict[str, Preset] = {
         training=Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4),
         augmentation=Augmentation(crop=0.5),
         budget="40",
-        methods={"dietcl": {"alpha": 1.0, "threshold": "80%"}},  # docs/regime.md tells how alpha was found
+        methods={
+            "dietcl": {"alpha": 1.0, "threshold": "80%"},  # docs/regime.md tells how alpha was found
+            "cassle": {"width": 256},  # wider ones would cost more than the encoder
+            "dualnet": {"width": 256},
+            "two_stage": {"fine_tune_lr": 1.0},  # micro's rates are those of fine-tuning
+            "joint": {"fine_tune_lr": 1.0},
+            "ranpac": {"random_features": 2000},
+        },
     ),
     "tiny": Preset(model=MODELS["tiny"]),
     "small": Preset(model=MODELS["small"]),

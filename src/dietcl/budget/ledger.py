@@ -114,9 +114,9 @@ class Ledger:
         return self._pass_flops
 
     @contextmanager
-    def hold(self, passes: float, seconds: float) -> Iterator[None]:
-        """Keep back so much, but no more than half of what remains, from all that is spent inside."""
-        self._held_passes = min(passes, self.remaining / 2)
+    def hold(self, passes: float, seconds: float, leave: float = 0.0) -> Iterator[None]:
+        """Keep back so much from all that is spent inside, but at most half of what remains, and leave some passes."""
+        self._held_passes = min(passes, self.remaining / 2, max(0.0, self.remaining - leave))
         self._held_seconds = min(seconds, self.remaining_seconds / 2)
         try:
             yield

@@ -1,10 +1,9 @@
 """The device that computes."""
 
-import os
-
 import torch
 
 from dietcl.errors import UserError
+from dietcl.parallel import cores
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -23,5 +22,4 @@ def set_threads(threads: int | None) -> None:
     """Let torch use so many threads, or all cores that this process may use."""
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: give at least 1, or leave it out for all cores")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or cores)
+    torch.set_num_threads(threads or cores())

@@ -13,7 +13,7 @@ from dietcl.budget.ledger import Overdraft
 from dietcl.engine.evaluate import Counts
 from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
-from dietcl.methods.base import Phase, Reserve, Stretch, Sweep
+from dietcl.methods.base import Phase, Stretch, Sweep
 from dietcl.metrics import summarize
 from dietcl.streams.augment import make_batch, plain_part
 from dietcl.streams.batch import Batch
@@ -41,7 +41,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         done: tuple[Stretch, ...] = ()
         updates = 0
         while stretch := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
-            with hold(learner, stretch.reserve):
+            with hold(learner, stretch):
                 if isinstance(stretch, Sweep):
                     run_sweep(learner, step, stretch, len(done))
                 else:
@@ -81,6 +81,9 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     if not counts:
         return 0
     account = ledger.allot(phase.share, phase.updates)
+    cost = phase.price * config.batch
+    if phase.fresh and account.affords(cost, learner.pace):
+        learner.net.reset(step)
     optimizer = build_optimizer(learner.network, learner.method.modules(), config)
     micro_batches = config.batch // config.micro_batch
     key = (learner.config.seed, step.t, number)
@@ -89,8 +92,6 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     )
     ready = learner.loader.iterate(draws)
     classes = torch.from_numpy(step.classes).to(learner.device)
-    # The first update is expected to cost a pass an image; the later ones cost what the first did.
-    cost = float(config.batch)
     update = 0
     while account.affords(cost, learner.pace):
         started, spent = time.perf_counter(), ledger.spent
@@ -157,12 +158,13 @@ def run_sweep(learner: Learner, step: TimeStep, sweep: Sweep, number: int) -> No
     learner.witness.event("sweep", t=step.t, name=sweep.name, images=gathered, of=len(pool.rows))
 
 
-def hold(learner: Learner, reserve: Reserve) -> AbstractContextManager[None]:
-    """Keep back what the rest of the time step will need."""
-    ledger = learner.ledger
+def hold(learner: Learner, stretch: Stretch) -> AbstractContextManager[None]:
+    """Keep back what the rest of the time step will need, but leave a phase its first update."""
+    ledger, reserve = learner.ledger, stretch.reserve
     passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
     passes += reserve.flops / ledger.pass_flops
-    return ledger.hold(passes, passes * learner.pass_seconds)
+    leave = learner.config.training.batch if isinstance(stretch, Phase) else 0.0
+    return ledger.hold(passes, passes * learner.pass_seconds, leave)
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:

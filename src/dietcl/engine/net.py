@@ -59,6 +59,11 @@ class Net:
         """Patches along one side of an image, and pixels along one side of a patch."""
         return self._network.encoder.grid, self._network.encoder.patch
 
+    def relative_flops(self, operation: Operation) -> float:
+        """Return the FLOPs of an operation for one image over those of a pass."""
+        cost = self._ledger.cost
+        return cost.flops(operation, self.classes) / cost.pass_flops(self.classes)
+
     # Runs with gradient.
 
     def logits(self, *parts: Part) -> list[Tensor]:
@@ -229,8 +234,8 @@ class Net:
 
             def run() -> Tensor:
                 output = functional_call(module, state, rows)
-                first: Tensor = output[0] if isinstance(output, tuple) else output
-                return first
+                outputs = output if isinstance(output, tuple) else (output,)
+                return torch.stack([value.sum() for value in outputs])
 
             with self._running():
                 self._module_flops[key] = count_flops(run, backward)

@@ -1,19 +1,19 @@
 """Cells: runs of an experiment, carried out in parallel, skipped when done, kept as integer counts in JSON."""
 
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dietcl.config import RunConfig
+from dietcl.errors import UserError
 from dietcl.metrics import Summary, summarize
+from dietcl.parallel import in_processes
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,15 @@ def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> 
     """Run what is not done yet, several at a time with one thread each; yields (done, all) as they finish."""
     waiting = [cell for cell in cells if cell not in store]
     yield len(cells) - len(waiting), len(cells)
-    # Spawned, because forked children inherit torch's thread pools in a state that may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        futures = [pool.submit(_run, cell, scratch) for cell in waiting]
-        for number, future in enumerate(as_completed(futures), start=1):
-            store.add(future.result())
-            yield len(cells) - len(waiting) + number, len(cells)
+    outcomes = in_processes(partial(_run, scratch), waiting, jobs)
+    for number, outcome in enumerate(outcomes, start=1):
+        if outcome.value is None:
+            raise UserError(f"{waiting[outcome.number].key}: {outcome.failure}")
+        store.add(outcome.value)
+        yield len(cells) - len(waiting) + number, len(cells)
 
 
-def _one_thread() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def _run(cell: Cell, scratch: Path) -> dict[str, Any]:
+def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str, Any]:
     from dietcl.experiments.ridge import ridge_accuracy
     from dietcl.run import execute, open_stream
 

@@ -40,6 +40,7 @@ class Entry:
     name: str
     description: str
     keeps: str
+    cost: str
     variants: tuple[str, ...]
 
 
@@ -71,5 +72,6 @@ def describe() -> list[Entry]:
     entries = []
     for name in METHODS:
         found = method_class(name)
-        entries.append(Entry(name, (found.__doc__ or "").strip().splitlines()[0], found.keeps, tuple(found.variants)))
+        description = (found.__doc__ or "").strip().splitlines()[0]
+        entries.append(Entry(name, description, found.keeps, found.cost, tuple(found.variants)))
     return entries

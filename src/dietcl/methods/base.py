@@ -39,6 +39,10 @@ class Phase:
     share: float = 1.0
     """At most this share of what remains of the time step's budget."""
     lr_scale: float = 1.0
+    price: float = 1.0
+    """Passes per image that the first update is expected to cost; the later ones are expected to cost what it did."""
+    fresh: bool = False
+    """Begin from the weights that the run started from, provided that one update fits the budget."""
     reserve: Reserve = Reserve()
 
 

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Stretch, Term
@@ -56,6 +56,8 @@ class DietCL(Method):
         """Draw every time step of the memory equally often (otherwise every label)."""
         balance_lr: float = 0.1
         """Learning-rate factor of the memory-only phase."""
+        reconstruct: Literal["unlabeled", "labeled"] = "unlabeled"
+        """What is reconstructed; labeled: as many images, but drawn from those with labels in this time step."""
 
         def __post_init__(self) -> None:
             if self.threshold != "auto":
@@ -70,6 +72,7 @@ class DietCL(Method):
 
     variants: ClassVar[dict[str, Config]] = {
         "release": Config(unlabeled=0.4, labeled=0.3, memory=0.3, threshold="80%"),
+        "labeled": Config(reconstruct="labeled"),
     }
 
     def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
@@ -90,6 +93,8 @@ class DietCL(Method):
         return phases[len(done)] if len(done) < len(phases) else None
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
+        if self.config.reconstruct == "labeled":
+            batch = self._divide(phase, batch)
         parts = batch.supervised
         for part, logits in zip(parts, net.logits(*parts), strict=True):
             if part.pool == "memory":
@@ -102,11 +107,25 @@ class DietCL(Method):
 
     def _joint_mix(self, first: bool = False) -> Mix:
         config = self.config
+        unlabeled, labeled, memory = config.unlabeled, config.labeled, config.memory
         if first:  # the memory would only repeat the labels at hand
-            return Mix(unlabeled=config.unlabeled, labeled=config.labeled + config.memory)
-        return Mix(
-            unlabeled=config.unlabeled,
-            labeled=config.labeled,
-            memory=config.memory,
-            by_time_step=config.balance_memory,
+            labeled, memory = labeled + memory, 0.0
+        if config.reconstruct == "labeled":
+            unlabeled, labeled = 0.0, unlabeled + labeled
+        by_time_step = config.balance_memory and not first
+        return Mix(unlabeled=unlabeled, labeled=labeled, memory=memory, by_time_step=by_time_step)
+
+    def _divide(self, phase: Phase, batch: "Batch") -> "Batch":
+        """Return the batch with the last of its labeled images, cropped but not mixed, to be reconstructed."""
+        part = batch.labeled
+        if part is None or not self.config.unlabeled:
+            return batch
+        # As many as the unlabeled images would be; half an image is theirs, as when a batch is dealt over pools.
+        number = int(len(part) * self.config.unlabeled / phase.mix.labeled + 0.5 + 1e-9)
+        edge = len(part) - number
+        last = part.take(slice(edge, len(part)))
+        return replace(
+            batch,
+            labeled=part.take(slice(0, edge)) if edge else None,
+            unlabeled=replace(last, images=last.view("reconstruct")) if number else None,
         )

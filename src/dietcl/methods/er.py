@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Stretch, Term
@@ -28,17 +28,31 @@ class ER(Method):
         """uniform: the whole batch from all labels so far; balanced: half this time step's, half the past's."""
         memory: int | None = None
         """Keep a reservoir of this many labels of earlier time steps (all by default)."""
+        dietcl_flops: bool = False
+        """Spend only the FLOPs that DietCL spends of a budget priced by images, whose reconstructions are cheaper."""
 
         def __post_init__(self) -> None:
             if self.memory is not None and self.memory < 1:
                 raise UserError(f"--memory {self.memory}: keep at least one label, or leave the option out to keep all")
 
+    variants: ClassVar[dict[str, Config]] = {
+        "uniform": Config(sampling="uniform"),
+        "dietcl_flops": Config(dietcl_flops=True),
+    }
+
+    def setup(self, net: "Net") -> None:
+        self._saved = max(0.0, 1 - net.relative_flops("reconstruct")) / 3  # DietCL reconstructs a third of its images
+
     def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
         if done:
             return None
+        mix = Mix(labeled=1 / 2, memory=1 / 2, past_only=True, capacity=self.config.memory)
         if self.config.sampling == "uniform":
-            return Phase(name="replay", mix=Mix(memory=1, capacity=self.config.memory))
-        return Phase(name="replay", mix=Mix(labeled=1 / 2, memory=1 / 2, past_only=True, capacity=self.config.memory))
+            mix = Mix(memory=1, capacity=self.config.memory)
+        if not self.config.dietcl_flops or not len(step.unlabeled):
+            return Phase(name="replay", mix=mix)
+        # It does so for the whole first time step with labels, and for 80 % of the budget of a later one.
+        return Phase(name="replay", mix=mix, share=1 - (1.0 if step.is_first else 0.8) * self._saved)
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
         yield Term("replay", batch.cross_entropy(net.logits(*batch.supervised)))

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dietcl.report.figures import PALETTE, name_colors
+from dietcl.report.figures import name_colors
 from dietcl.report.groups import Entry, Group, entries_of
 from dietcl.report.runs import Run
-from dietcl.report.series import MEASURES, Lines, ceiling, loss_lines, origin_lines, spending
+from dietcl.report.series import MEASURES, Lines, ceiling, is_point, loss_lines, origin_lines, spending
+from dietcl.report.style import FEW, look
 
 INTERACTIVE_STEPS = 150
 """A matrix of more time steps is shown as its PNG figure: a browser is slow at a hundred thousand cells."""
@@ -24,12 +25,14 @@ def page_data(groups: Sequence[Group]) -> dict[str, Any]:
         "groups": [
             {
                 "label": group.label,
-                "color": place % len(PALETTE),
-                "dashed": place >= len(PALETTE),
+                "color": look(place).color,
+                "pattern": look(place).pattern,
+                "point": all(map(is_point, group.runs)),
                 "runs": [i for i, entry in enumerate(entries) if entry.place == place],
             }
             for place, group in enumerate(groups)
         ],
+        "few": FEW,
         "names": name_colors(runs),
         "ceiling": ceiling(runs),
         "runs": [_run(i, entry) for i, entry in enumerate(entries)],

@@ -1,10 +1,10 @@
 """PNG figures by matplotlib, which is imported only when a figure is drawn."""
 
 import re
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +17,16 @@ from dietcl.report.series import (
     ceiling,
     chosen_samples,
     chosen_triples,
+    is_point,
+    lone_points,
     loss_lines,
     origin_lines,
     spending,
 )
+from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, QUIET, RIGHT, WRONG, look
 
-# Okabe and Ito's colours, which readers with any colour vision can tell apart; yellow is too pale on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
-# For purposes and loss terms, so that they are not taken for runs (after Paul Tol's muted scheme).
-NAME_PALETTE = ("#4B3FA6", "#C2576B", "#3AA394", "#C2A938", "#7CC4EA", "#A0479A", "#8A8A2E")
-RIGHT, WRONG, QUIET = "#009E73", "#D0342C", "#6B7280"
-_STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9AA1AB",
-    "axes.labelcolor": "#374151",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E5E7EB",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#4B5563",
-    "ytick.color": "#4B5563",
-    "legend.frameon": False,
-    "text.parse_math": False,  # labels come from the data and may hold dollar signs
-    "figure.constrained_layout.w_pad": 0.12,
-    "figure.constrained_layout.h_pad": 0.12,
-    "figure.dpi": 100,
-    "savefig.dpi": 150,
-}
+_FIGURE_SPACE = "\u2007"  # as wide as a digit
+_LABEL = 34  # characters on a line of the legend
 
 
 @dataclass(frozen=True)
@@ -66,7 +43,7 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     """Draw every figure that the runs have data for into a folder."""
     import matplotlib
 
-    for pattern in ("accuracy_*.png", "*-[0-9][0-9]-*.png"):
+    for pattern in ("accuracy_*.png", "*-[0-9][0-9]-*.png", "*-[0-9][0-9][0-9]-*.png"):
         for stale in folder.glob(pattern):
             stale.unlink()
     entries = entries_of(groups)
@@ -83,7 +60,7 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
             canvas.savefig(path)
         figures.append(Figure(path, kind, run, alt))
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         for measure in MEASURES[:2]:
             drawn = _accuracy(groups, measure.curve, measure.title)
             keep(drawn, measure.curve, -1, f"Accuracy along the stream, {measure.title.lower()}")
@@ -100,10 +77,15 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
 
 
 def name_colors(runs: Sequence[Run]) -> dict[str, int]:
-    """Give every purpose and every loss term one place in the palette, the same in all charts."""
-    names = dict.fromkeys(name for run in runs if (lines := loss_lines(run)) for name in lines.lines)
-    names |= dict.fromkeys(name for run in runs if (spent := spending(run)) for name in spent.by_purpose)
-    return {name: i % len(NAME_PALETTE) for i, name in enumerate(names)}
+    """Give every purpose and loss term a place in the palette, the same in all charts and no two alike in one chart."""
+    charts = [list(losses.lines) for run in runs if (losses := loss_lines(run))]
+    charts += [list(spent.by_purpose) for run in runs if (spent := spending(run))]
+    places: dict[str, int] = {}
+    for i, name in enumerate(dict.fromkeys(name for chart in charts for name in chart)):
+        taken = {places.get(other) for chart in charts if name in chart for other in chart}
+        order = [(i + further) % len(NAME_PALETTE) for further in range(len(NAME_PALETTE))]
+        places[name] = next((place for place in order if place not in taken), order[0])
+    return places
 
 
 def _slug(label: str) -> str:
@@ -129,25 +111,56 @@ def _whole_numbers() -> Any:
 def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
     if not any(run.summary.learned for group in groups for run in group.runs):
         return None
-    figure, axes = _plot(8, 4.2, f"Accuracy along the stream: {title.lower()}")
-    for group, color in zip(groups, cycle(PALETTE), strict=False):
-        values = [100 * getattr(run.summary, curve) for run in group.runs]
-        errors = [100 * getattr(run.summary, f"{curve}_se") for run in group.runs]
-        for line, error in zip(values, errors, strict=True):
-            t = np.arange(1, len(line) + 1)
-            alone = len(values) == 1
-            axes.plot(t, line, color=color, lw=2 if alone else 0.8, alpha=1 if alone else 0.5)
-            if alone:
-                axes.fill_between(t, line - error, line + error, color=color, alpha=0.15, lw=0)
-        if len(values) > 1:
-            known = np.array(values)
-            axes.plot(np.arange(1, known.shape[1] + 1), known.mean(axis=0), color=color, lw=2.4)
-        axes.plot([], [], color=color, lw=2, label=group.label)
+    many = len(groups) > FEW
+    lines = sum(len(textwrap.wrap(group.label, _LABEL)) for group in groups)
+    width, height = (10.5, max(5.4, 1.2 + 0.2 * lines)) if many else (8.0, 4.2)
+    figure, axes = _plot(width, height, f"Accuracy along the stream: {title.lower()}")
+    keys = []
+    for place, group in enumerate(groups):
+        values = np.array([100 * getattr(run.summary, curve) for run in group.runs])
+        style = {"color": PALETTE[look(place).color], "ls": PATTERNS[look(place).pattern]}
+        t, centre = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
+        if not many:  # the bands and seeds of more groups would hide each other
+            for line in values if len(values) > 1 else ():
+                axes.plot(t, line, color=style["color"], lw=0.8, alpha=0.5)
+            if len(values) == 1:
+                error = 100 * getattr(group.runs[0].summary, f"{curve}_se")
+                axes.fill_between(t, centre - error, centre + error, color=style["color"], alpha=0.15, lw=0)
+        axes.plot(t, centre, lw=1.8 if many else 2.4 if len(values) > 1 else 2, **style)
+        lone = lone_points(centre)
+        diamond = {"color": style["color"], "marker": "D", "ms": 8, "mec": "white", "ls": ""}
+        axes.plot(t[lone], centre[lone], zorder=3, **diamond)
+        final = next(iter(centre[~np.isnan(centre)][::-1].tolist()), -1.0)
+        (key,) = axes.plot([], [], **(diamond if all(map(is_point, group.runs)) else style | {"lw": 2}))
+        keys.append((final, key, group.label))
     axes.set(xlabel="Time steps learned", ylabel="Accuracy (%)")
     axes.set_ylim(bottom=0)
     axes.set_xlim(0.5)
-    axes.legend()
+    if many:
+        keys.sort(key=lambda entry: -entry[0])  # as the lines end, from top to bottom
+        axes.legend(
+            [key for _, key, _ in keys],
+            [_ranked(final, label) for final, _, label in keys],
+            title="A(T) in %, method",
+            alignment="left",
+            loc="upper left",
+            bbox_to_anchor=(1.02, 1),
+            borderaxespad=0,
+            handlelength=3,
+            labelspacing=0.45,
+            fontsize=8.5,
+            title_fontsize=8.5,
+        )
+    else:
+        axes.legend([key for _, key, _ in keys], [label for _, _, label in keys])
     return figure
+
+
+def _ranked(final: float, label: str) -> str:
+    """Write a legend entry with the number first, so that numbers stand below each other."""
+    number = f"{final:.1f}" if final >= 0 else "–"
+    rest = f"\n{6 * _FIGURE_SPACE}".join(textwrap.wrap(label, _LABEL))
+    return f"{number.rjust(4, _FIGURE_SPACE)}  {rest}"
 
 
 def _matrix(run: Run, label: str, top: float) -> Any:
@@ -177,7 +190,10 @@ def _budget(run: Run, label: str, colors: dict[str, int]) -> Any:
     axes.bar(
         spent.t, spent.unused, 0.82, bottom=base, color="#F3F4F6", edgecolor="#9AA1AB", hatch="////", label="unused"
     )
-    axes.set(xlabel="Time step", ylabel=f"Spent ({spent.unit})", xlim=(0.4, max(spent.t) + 0.6))
+    margin = 0.6 if len(spent.t) > 1 else 1.6  # a single bar is no wall
+    axes.set(xlabel="Time step", ylabel=f"Spent ({spent.unit})", xlim=(spent.t[0] - margin, spent.t[-1] + margin))
+    if len(spent.t) == 1:
+        axes.set_xticks(spent.t)
     axes.grid(visible=False, axis="x")
     axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.18))
     return figure

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dietcl.methods import METHODS, method_class, method_config
 from dietcl.report.runs import Run
 
 _OF_ONE_RUN = {"seed", "hash", "stream_identity"}
@@ -68,7 +69,7 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _labels(runs: list[Run]) -> list[str]:
-    labels = [run.method for run in runs]
+    labels = [_method_name(run) for run in runs]
     labels = [
         label if run.stopped is None else f"{label}, {run.summary.learned} of {run.due} time steps"
         for label, run in zip(labels, runs, strict=True)
@@ -83,6 +84,19 @@ def _labels(runs: list[Run]) -> list[str]:
         else label
         for label, run in zip(labels, runs, strict=True)
     ]
+
+
+def _method_name(run: Run) -> str:
+    """Return METHOD, or METHOD:VARIANT if the run has all that sets a variant apart from the method's defaults."""
+    if run.method not in METHODS:
+        return run.method
+    options = run.config.get("method_config") or {}
+    default = vars(method_config(run.method))
+    for variant, named in method_class(run.method).variants.items():
+        own = {name: value for name, value in vars(named).items() if value != default[name]}
+        if own.items() <= options.items():
+            return f"{run.method}:{variant}"
+    return run.method
 
 
 def _difference(run: Run, alike: list[Run]) -> str:

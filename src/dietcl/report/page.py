@@ -8,19 +8,20 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from dietcl import __version__
 from dietcl.files import make_folder
 from dietcl.report import panels
+from dietcl.report.comparison import comparison
 from dietcl.report.data import page_data
 from dietcl.report.figures import Figure, write_figures
-from dietcl.report.groups import Entry, Group, entries_of, group_runs
+from dietcl.report.groups import Group, entries_of, group_runs
 from dietcl.report.runs import read_runs
-from dietcl.report.series import MEASURES
-from dietcl.report.tables import COLUMNS, cell, comparison_rows, paired_rows
+from dietcl.report.series import MEASURES, is_point
+from dietcl.report.style import FEW
 
 _FIGURES = "figures"
+_SCRIPTS = ("chart.js", "accuracy.js", "page.js")  # in this order they are one script
 _SECTIONS = {
     "comparison": ("Comparison", "Comparison", ""),
     "accuracy": (
@@ -67,12 +68,6 @@ _SECTIONS = {
     ),
     "settings": ("Settings", "Settings", ""),
 }
-_WORDS = {
-    "Stream": "the whole sequence of images, few of which carry a label; it arrives in time steps",
-    "Time step": "one arrival of data; each may spend the same budget",
-    "Update": "one change of the model's weights, made from one batch of images",
-    "Pass": "one image forward and backward through the whole network: the unit in which computation is counted",
-} | {column.title: column.meaning for column in COLUMNS if column.percent}
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -90,7 +85,8 @@ def accuracy_picture(out: Path) -> Path:
 
 
 def _page(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[str]:
-    style, script = (files("dietcl.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    parts = [files("dietcl.report").joinpath(name).read_text("utf-8") for name in ("page.css", *_SCRIPTS)]
+    style, script = parts[0], "".join(parts[1:])
     data = json.dumps(page_data(groups), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     # Whatever a run's labels hold, the browser executes this one script and fetches nothing.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -102,8 +98,9 @@ def _page(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[str]:
     yield f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{heading} – dietcl</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-    yield "<noscript><style>.chart, .tools, .heat, .legend { display: none; }</style></noscript>"
-    yield f'<style>{style}</style></head><body><header><p class="kicker">dietcl report</p><h1>{heading}</h1>'
+    yield f"<style>{style}</style>"  # before the next one, which has the last word
+    yield "<noscript><style>.chart, .tools, .heat, .legend, .live { display: none; }</style></noscript>"
+    yield f'</head><body><header><p class="kicker">dietcl report</p><h1>{heading}</h1>'
     yield f'<p class="lede">{escape(_lede(groups))}</p><nav>{links}</nav></header><main>'
     for key, body in bodies.items():
         _, title, sentence = _SECTIONS[key]
@@ -124,7 +121,7 @@ def _bodies(groups: Sequence[Group], figures: Sequence[Figure]) -> dict[str, str
         if kind != "within" or any(figure.kind == kind for figure in figures)
     }
     return {
-        "comparison": "".join(_comparison(entries)),
+        "comparison": "".join(comparison(entries)),
         "accuracy": "".join(_accuracy(groups, figures)),
         **charts,
         "samples": panels.sample_panels(entries),
@@ -156,61 +153,6 @@ def _span(numbers: Sequence[str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _comparison(entries: Sequence[Entry]) -> Iterator[str]:
-    runs = [entry.run for entry in entries]
-    for entry in entries:
-        done, steps, why = entry.run.summary.learned, entry.run.due, entry.run.stopped
-        if why is not None:
-            where = f"after {done} of {steps} time steps" if done else "before its first time step was over"
-            yield f'<p class="notice"><b>{escape(entry.label)}</b> ended {where}: {escape(why)}</p>'
-    rows = comparison_rows(runs)
-    several = any(len(row["runs"]) > 1 for row in rows)
-    heads = "".join(f'<th><abbr title="{escape(column.meaning)}">{column.title}</abbr></th>' for column in COLUMNS)
-    yield '<div class="card scroll" tabindex="0" role="region" aria-label="Comparison of the runs"><table><thead><tr>'
-    # What all share stands above the table already, and the room is needed.
-    differing = [key for key in ("stream", "budget") if len({row[key] for row in rows}) > 1]
-    settings = "".join(f'<th class="text">{key.title()}</th>' for key in differing)
-    yield f"<th>Method</th>{settings}{'<th>Seeds</th>' if several else ''}{heads}</tr></thead><tbody>"
-    for i, row in enumerate(rows):
-        yield f'<tr><th scope="row">{panels.swatch(i)}{escape(row["label"])}</th>'
-        yield "".join(f'<td class="text">{escape(row[key])}</td>' for key in differing)
-        yield f"<td>{len(row['runs'])}</td>" if several else ""
-        yield "".join(f"<td>{_with_quiet_spread(cell(row, column))}</td>" for column in COLUMNS) + "</tr>"
-    spread = "one standard deviation over seeds (a single run: one standard error)" if several else "one standard error"
-    yield '</tbody></table></div><p class="small">Accuracies in percent, forgetting and backward transfer in points, '
-    yield f"± {spread}.</p>"
-    yield from _differences(paired_rows(runs))
-    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _WORDS.items())
-    yield f'<details class="more"><summary>What the words mean</summary><dl class="words">{words}</dl></details>'
-
-
-def _differences(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    titles = dict.fromkeys(row["title"] for row in rows)
-    pairs: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        pairs.setdefault((row["a"], row["b"], len(row["seeds"])), []).append(row)
-    yield '<h3 class="apart">Differences, seed by seed</h3><p class="small">In percentage points, with the 95 % '
-    yield "interval of Student's t; an interval that spans 0 decides nothing.</p>"
-    yield '<div class="card scroll" tabindex="0" role="region" aria-label="Paired differences"><table><thead><tr>'
-    yield f"<th>Pair</th><th>Seeds</th>{''.join(f'<th>{title}</th>' for title in titles)}</tr></thead><tbody>"
-    for (one, other, seeds), values in pairs.items():
-        yield f'<tr><th scope="row">{escape(one)} − {escape(other)}</th><td>{seeds}</td>'
-        for row in values:
-            difference, low, high = (
-                f"{100 * row[key]:+.1f}".replace("-", "−") for key in ("difference", "low", "high")
-            )
-            yield f"<td>{difference} <i>[{low}, {high}]</i></td>"
-        yield "</tr>"
-    yield "</tbody></table></div>"
-
-
-def _with_quiet_spread(text: str) -> str:
-    value, sign, error = text.partition(" ± ")
-    return f"{value} <i>± {error}</i>" if sign else value
-
-
 def _accuracy(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[str]:
     entries = entries_of(groups)
     if not any(entry.run.summary.learned for entry in entries):
@@ -220,11 +162,7 @@ def _accuracy(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[st
         return
     yield '<div class="card panel"><div id="tools" class="tools"></div><div class="chart" data-kind="accuracy"></div>'
     yield f"<noscript>{''.join(panels.image(figure) for figure in figures if figure.run < 0)}</noscript>"
-    if any(len(group.runs) > 1 for group in groups):
-        legend = "Thin lines are seeds and the bold one is their mean; shaded is one standard deviation."
-    else:
-        legend = "Shaded is one standard error, as the test images are a sample."
-    yield f'<p class="small">{legend}</p></div>'
+    yield f'<p class="small">{_reading(groups)}</p></div>'
     yield '<details class="more"><summary>The numbers (mean over time steps, in percent)</summary>'
     yield '<div class="card scroll" tabindex="0" role="region" aria-label="Accuracy by time step"><table><thead><tr>'
     steps = max(entry.run.summary.time_steps for entry in entries)
@@ -233,3 +171,21 @@ def _accuracy(groups: Sequence[Group], figures: Sequence[Figure]) -> Iterator[st
         cells = (f"<td>{'–' if math.isnan(v) else f'{100 * v:.1f}'}</td>" for v in entry.run.summary.accuracy_mean)
         yield f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(cells)}</tr>'
     yield "</tbody></table></div></details>"
+
+
+def _reading(groups: Sequence[Group]) -> str:
+    """Say what the lines of the accuracy chart are."""
+    several = any(len(group.runs) > 1 for group in groups)
+    if len(groups) <= FEW:
+        said = "Shaded is one standard error, as the test images are a sample."
+        if several:
+            said = "Thin lines are seeds and the bold one is their mean; shaded is one standard deviation."
+    else:
+        spread = "standard deviation" if several else "standard error"
+        said = "Each line is the mean over seeds. " if several else ""
+        said += f"One {spread} is shaded only where at most {FEW} lines share a chart; the table above has it."
+        raised = "raises its line and shows its seeds" if several else "raises its line"
+        said += f' <span class="live">Pointing at an entry of the legend {raised}; a click hides it.</span>'
+    if any(is_point(run) for group in groups for run in group.runs):
+        said += " A diamond was tested only once, after the last time step."
+    return said

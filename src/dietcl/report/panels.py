@@ -3,17 +3,18 @@
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from dietcl.report.data import INTERACTIVE_STEPS
-from dietcl.report.figures import PALETTE, Figure, name_colors
+from dietcl.report.figures import Figure, name_colors
 from dietcl.report.groups import Entry
 from dietcl.report.runs import Images, Run
-from dietcl.report.series import ceiling, chosen_samples, chosen_triples, loss_lines, origin_lines, spending
+from dietcl.report.series import ceiling, chosen_samples, chosen_triples, is_point, loss_lines, origin_lines, spending
+from dietcl.report.style import FEW, look
 
-_OPEN_PANELS = 6
 _THUMBNAIL = 112
+_FIGURE_COLORS = 128
 _ABSENT = {
     "matrix": "No accuracy was measured",
     "budget": "No receipts were written",
@@ -28,7 +29,13 @@ def chart_panels(kind: str, entries: Sequence[Entry], figures: Sequence[Figure])
     """Return one interactive chart per run, each with its PNG figure for readers without JavaScript."""
     drawn = {figure.run: figure for figure in figures if figure.kind == kind}
     runs = [entry.run for entry in entries]
-    legends = {"matrix": _heat, "budget": _purposes, "losses": _terms, "within": _origins}
+    top, colors = ceiling(runs), name_colors(runs)
+    legends: dict[str, Callable[[Run], str]] = {
+        "matrix": lambda run: _heat(top),
+        "budget": lambda run: _purposes(run, colors),
+        "losses": lambda run: _terms(run, colors),
+        "within": _origins,
+    }
     bodies = []
     for i, run in enumerate(runs):
         if i not in drawn:
@@ -36,7 +43,7 @@ def chart_panels(kind: str, entries: Sequence[Entry], figures: Sequence[Figure])
         elif kind == "matrix" and run.summary.time_steps > INTERACTIVE_STEPS:
             bodies.append(image(drawn[i]))
         else:
-            chart = f'<div class="chart" data-kind="{kind}" data-run="{i}"></div>{legends[kind](run, runs)}'
+            chart = f'<div class="chart" data-kind="{kind}" data-run="{i}"></div>{legends[kind](run)}'
             bodies.append(f"{chart}<noscript>{image(drawn[i])}</noscript>")
     return _panels(kind, bodies, entries, [_aside(kind, run) for run in runs])
 
@@ -66,13 +73,22 @@ def settings_panels(entries: Sequence[Entry]) -> str:
 
 
 def image(figure: Figure) -> str:
-    """Return a PNG figure as an element of the page."""
-    return f'<img class="fallback" alt="{escape(figure.alt)}" src="{_uri(figure.path.read_bytes(), "png")}">'
+    """Return a PNG figure as an element of the page, in few colours: a page of many runs is a third as large."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(figure.path) as picture:
+        # Chosen by coverage: by frequency, the rare ends of a colour bar would be lost.
+        rule, plain = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        few = picture.convert("RGB").quantize(_FIGURE_COLORS, method=rule, dither=plain)
+    few.save(buffer, "PNG")
+    return f'<img class="fallback" alt="{escape(figure.alt)}" src="{_uri(buffer.getvalue(), "png")}">'
 
 
-def swatch(place: int) -> str:
-    """Return the colour of a group as an element of the page."""
-    return f'<span class="swatch k{place % len(PALETTE)}"></span>'
+def swatch(place: int, run: Run) -> str:
+    """Return the line of a group, or the diamond of a run without one, as an element of the page."""
+    point = " point" if is_point(run) else ""
+    return f'<span class="key k{look(place).color} l{look(place).pattern}{point}"></span>'
 
 
 def _panels(
@@ -87,10 +103,10 @@ def _panels(
             absent.append(entry.label)
             continue
         # One seed of every configuration is in view; the others wait behind a click, so that a sweep stays readable.
-        shelf = further if entry.place in places or len(first) == _OPEN_PANELS else first
+        shelf = further if entry.place in places or len(first) == FEW else first
         places.add(entry.place)
         shelf.append(
-            f'<figure class="card panel"><figcaption><h3>{swatch(entry.place)}{escape(entry.label)}</h3>'
+            f'<figure class="card panel"><figcaption><h3>{swatch(entry.place, entry.run)}{escape(entry.label)}</h3>'
             f"<small>{escape(aside)}</small></figcaption>{body}</figure>"
         )
     columns = "one" if wide or len(first) == 1 else "two" if len(first) in (2, 4) else "three"
@@ -108,34 +124,33 @@ def _panels(
 def _aside(kind: str, run: Run) -> str:
     if kind == "budget" and run.receipts is not None:
         search = sum(item.passes for item in run.receipts.search)
-        return f"{run.receipts.passes:,.0f} passes" + (f", and {search:,.0f} to search" if search else "")
+        once = ", all at once" if is_point(run) else ""
+        return f"{run.receipts.passes:,.0f} passes{once}" + (f", and {search:,.0f} to search" if search else "")
     return ""
 
 
-def _heat(run: Run, runs: Sequence[Run]) -> str:
-    return f'<div class="heat"><span>0 %</span><i></i><span>{100 * ceiling(runs):.0f} %</span></div>'
+def _heat(top: float) -> str:
+    return f'<div class="heat"><span>0 %</span><i></i><span>{100 * top:.0f} %</span></div>'
 
 
-def _origins(run: Run, runs: Sequence[Run]) -> str:
+def _origins(run: Run) -> str:
     curves = origin_lines(run)
     names = list(curves.lines) if curves else [""]
     return f'<div class="heat ramp"><span>images of time step {names[0]}</span><i></i><span>{names[-1]}</span></div>'
 
 
-def _purposes(run: Run, runs: Sequence[Run]) -> str:
+def _purposes(run: Run, colors: dict[str, int]) -> str:
     spent = spending(run)
-    return _legend(
-        list(spent.by_purpose) if spent else [], runs, '<span><span class="swatch unused"></span>unused</span>'
-    )
+    unused = '<span><span class="swatch unused"></span>unused</span>'
+    return _legend(list(spent.by_purpose) if spent else [], colors, unused)
 
 
-def _terms(run: Run, runs: Sequence[Run]) -> str:
+def _terms(run: Run, colors: dict[str, int]) -> str:
     losses = loss_lines(run)
-    return _legend(list(losses.lines) if losses else [], runs)
+    return _legend(list(losses.lines) if losses else [], colors)
 
 
-def _legend(names: Sequence[str], runs: Sequence[Run], more: str = "") -> str:
-    colors = name_colors(runs)
+def _legend(names: Sequence[str], colors: dict[str, int], more: str = "") -> str:
     entries = (f'<span><span class="swatch n{colors[name]}"></span>{escape(name)}</span>' for name in names)
     return f'<div class="legend">{"".join(entries)}{more}</div>'
 

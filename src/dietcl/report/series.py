@@ -127,6 +127,18 @@ def chosen_triples(run: Run) -> list[int]:
     return _spread(len(run.samples.originals), _TRIPLES) if run.samples else []
 
 
+def lone_points(values: Floats) -> npt.NDArray[np.bool_]:
+    """Return which known values have no known neighbour, so that no line shows them."""
+    known: npt.NDArray[np.bool_] = np.pad(~np.isnan(values), 1)
+    alone: npt.NDArray[np.bool_] = known[1:-1] & ~(known[:-2] | known[2:])
+    return alone
+
+
+def is_point(run: Run) -> bool:
+    """Tell whether a run over several time steps was tested only once, as when it learns all of them together."""
+    return run.summary.learned > 1 and int((~np.isnan(run.summary.accuracy_mean)).sum()) == 1
+
+
 def ceiling(runs: Sequence[Run]) -> float:
     """Return the top of the accuracy scale that all matrices share."""
     best = [float(np.nanmax(run.summary.accuracy)) for run in runs if not np.isnan(run.summary.accuracy).all()]

@@ -1,13 +1,13 @@
 """The comparison of runs as plain rows for scripts, and as a table for the terminal."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from dietcl.metrics import paired_difference
+from dietcl.report.columns import COLUMNS, Column, cell, purpose_shares, where_it_went
 from dietcl.report.groups import Group, group_runs
 from dietcl.report.runs import Run
 
@@ -16,97 +16,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@dataclass(frozen=True)
-class Column:
-    """One measured column: how it is read off a run, its standard error where it has one, and how it is written."""
-
-    key: str
-    title: str
-    meaning: str
-    read: Callable[[Run], float]
-    error: Callable[[Run], float] = lambda run: math.nan
-    percent: bool = True
-
-
-COLUMNS = (
-    Column(
-        "final_mean",
-        "A(T) mean",
-        "accuracy after the last time step, every time step weighing the same",
-        lambda run: run.summary.final_mean,
-        lambda run: run.summary.final_mean_se,
-    ),
-    Column(
-        "final_pooled",
-        "A(T) pooled",
-        "accuracy after the last time step, every test image weighing the same",
-        lambda run: run.summary.final_pooled,
-        lambda run: run.summary.final_pooled_se,
-    ),
-    Column(
-        "average_mean",
-        "A mean",
-        "the mean accuracy averaged over the stream",
-        lambda run: run.summary.average_mean,
-    ),
-    Column(
-        "average_pooled",
-        "A pooled",
-        "the pooled accuracy averaged over the stream",
-        lambda run: run.summary.average_pooled,
-    ),
-    Column(
-        "forgetting",
-        "Forgetting",
-        "how far accuracy on earlier time steps fell from its best before, in points; below 0 it rose",
-        lambda run: run.summary.forgetting,
-    ),
-    Column(
-        "backward_transfer",
-        "Backward transfer",
-        "how far accuracy on earlier time steps has moved since each was learned, in points; below 0 it fell",
-        lambda run: run.summary.backward_transfer,
-    ),
-    Column(
-        "forward_transfer",
-        "Forward transfer",
-        "accuracy on the next time step's images before it is learned",
-        lambda run: run.summary.forward_transfer,
-    ),
-    Column(
-        "final_current",
-        "New",
-        "accuracy on the last time step's images at the end",
-        lambda run: run.summary.final_current,
-        lambda run: run.summary.final_current_se,
-    ),
-    Column(
-        "final_old_mean",
-        "Old",
-        "accuracy on all earlier time steps' images at the end",
-        lambda run: run.summary.final_old_mean,
-        lambda run: run.summary.final_old_mean_se,
-    ),
-    Column(
-        "passes",
-        "Passes",
-        "images run forward and backward through the full network, or what cost as much",
-        lambda run: run.receipts.passes if run.receipts else math.nan,
-        percent=False,
-    ),
-    Column(
-        "seconds",
-        "Time (s)",
-        "wall-clock time of all time steps",
-        lambda run: run.seconds or math.nan,
-        percent=False,
-    ),
-)
 _PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
 # What a terminal of 80 characters has no room for; the rows and the page hold the rest.
-_NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer")
+_NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer", "spent", "state")
 # What goes next, whole column by whole column, where even less fits.
 _LEAST_NEEDED = ("seconds", "passes", "forgetting", "final_current", "final_old_mean", "average_mean")
+_COSTS = ("final_mean", "average_mean", "forgetting", "spent", "seconds", "state")
+_LEAST_NEEDED_COSTS = ("average_mean", "state", "seconds", "forgetting")
+_WHERE_AFTER = "spent"
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -124,9 +41,10 @@ def paired_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if len(seeds) < 2:
             continue
         for column in columns:
-            mean, low, high = paired_difference(
-                [column.read(mine[seed]) for seed in seeds], [column.read(theirs[seed]) for seed in seeds]
-            )
+            values = [[column.read(own[seed]) for seed in seeds] for own in (mine, theirs)]
+            if any(math.isnan(value) for side in values for value in side):
+                continue  # a run that is tested only at its end has no average over the stream
+            mean, low, high = paired_difference(*values)
             rows.append(
                 {"a": one.label, "b": other.label, "measure": column.key, "title": column.title, "seeds": seeds}
                 | {"difference": mean, "low": low, "high": high}
@@ -138,17 +56,42 @@ def comparison_table(runs: Sequence[Run], console: "Console") -> "Table":
     """Return the comparison as a table that fits the terminal; accuracies in percent."""
     rows = comparison_rows(runs)
     columns = [column for column in COLUMNS if column.key not in _NOT_IN_TERMINAL]
-    table = _table(rows, columns)
-    roomy = console.options.update(max_width=10_000)  # a measurement never exceeds what it is offered
+    table = _table(rows, columns, _PAIRED)
     for key in _LEAST_NEEDED:
-        if console.measure(table, options=roomy).minimum <= console.width:
+        if _fits(table, console):
             break
         columns = [column for column in columns if column.key != key]
-        table = _table(rows, columns)
+        table = _table(rows, columns, _PAIRED)
     return table
 
 
-def _table(rows: list[dict[str, Any]], columns: Sequence[Column]) -> "Table":
+def cost_table(runs: Sequence[Run], console: "Console") -> "Table":
+    """Return what the runs reached and what that took as a table that fits the terminal."""
+    rows = comparison_rows(runs)
+    columns = [column for column in COLUMNS if column.key in _COSTS]
+    label = min(24, max(len(row["label"]) for row in rows))
+    # Lines are broken first, then whole columns go; where the budget went is the last to leave.
+    shapes = [(columns, 3, label), (columns, 2, min(label, 14))]
+    for key in _LEAST_NEEDED_COSTS:
+        columns = [column for column in columns if column.key != key]
+        shapes.append((columns, 2, min(label, 14)))
+    shapes += [(columns, 1, 10), (columns, 0, 10)]
+    tables = (_table(rows, kept, ("final_mean",), parts, width) for kept, parts, width in shapes)
+    for table in tables:
+        if _fits(table, console):
+            break
+    return table
+
+
+def _fits(table: "Table", console: "Console") -> bool:
+    roomy = console.options.update(max_width=10_000)  # a measurement never exceeds what it is offered
+    return console.measure(table, options=roomy).minimum <= console.width
+
+
+def _table(
+    rows: list[dict[str, Any]], columns: Sequence[Column], spreads: Container[str], parts: int = 0, label: int = 10
+) -> "Table":
+    """Lay out rows; with `parts`, a further column says where the budget went, so many purposes on a line."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -168,29 +111,30 @@ def _table(rows: list[dict[str, Any]], columns: Sequence[Column]) -> "Table":
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("Method", min_width=10)
+    table.add_column("Method", min_width=label)
     if len(sizes) > 1:
-        table.add_column("Seeds", justify="right")
+        table.add_column("Seeds", justify="right", min_width=5)
     for column in columns:
         table.add_column(column.title.replace(" ", "\n"), justify="right", no_wrap=True)
+        if parts and column.key == _WHERE_AFTER:
+            # A measurement takes any space for a place to break a line at, so the width must be told.
+            width = max(len(line) for row in rows for line in _where(row, parts).splitlines())
+            table.add_column("Where it went", no_wrap=True, min_width=width)
     for row in rows:
-        number = [str(len(row["runs"]))] if len(sizes) > 1 else []
-        cells = (cell(row, column, tight=True) for column in columns)
-        table.add_row(Text(row["label"]), *number, *cells)
+        cells = [Text(row["label"])]
+        if len(sizes) > 1:
+            cells.append(Text(str(len(row["runs"]))))
+        for column in columns:
+            cells.append(Text(cell(row, column, spreads)))
+            if parts and column.key == _WHERE_AFTER:
+                cells.append(Text(_where(row, parts)))
+        table.add_row(*cells)
     return table
 
 
-def cell(row: dict[str, Any], column: Column, tight: bool = False) -> str:
-    """Write one value, in percent if it is an accuracy, with its spread; tight: only where it matters most."""
-    value, spread = row[column.key], row[f"{column.key}_spread"]
-    if value is None:
-        return "–"
-    if not column.percent:
-        return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-    number = f"{100 * value:z.1f}".replace("-", "−")
-    if spread is None or (tight and column.key not in _PAIRED):
-        return number
-    return f"{number}{'±' if tight else ' ± '}{100 * spread:.1f}"
+def _where(row: dict[str, Any], parts: int) -> str:
+    words = where_it_went(row["purposes"])
+    return "\n".join(" ".join(words[i : i + parts]) for i in range(0, len(words), parts))
 
 
 def _setting_in_words(row: dict[str, Any]) -> str:
@@ -221,6 +165,7 @@ def _row(group: Group) -> dict[str, Any]:
         spread = (stdev(values) if len(values) > 1 else math.nan) if several else column.error(first)
         row[column.key] = fmean(values) if values else None
         row[f"{column.key}_spread"] = None if math.isnan(spread) else spread
+    row["purposes"] = purpose_shares(group.runs)
     return row
 
 

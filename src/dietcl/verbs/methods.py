@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dietcl.methods import describe
 from dietcl.verbs.options import parse
 
-DESCRIPTION = """List the methods with what they keep between time steps.
+DESCRIPTION = """List the methods with what they keep between time steps and what an image costs them, in passes.
 
 Examples:
   dietcl methods
@@ -34,9 +34,10 @@ def main(arguments: list[str]) -> int:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("method", "what it does", "keeps", "variants"):
+    for title in ("method", "what it does", "keeps", "passes per image"):
         table.add_column(title)
     for entry in entries:
-        table.add_row(entry.name, entry.description, entry.keeps, " ".join(f":{name}" for name in entry.variants))
+        names = "\n".join([entry.name, *(f"  :{variant}" for variant in entry.variants)])
+        table.add_row(names, entry.description, entry.keeps, entry.cost)
     Console().print(table)
     return 0

@@ -1,19 +1,15 @@
 """`dietcl train`: learn a stream with a method under a budget."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import tyro
 
-from dietcl.config import Evaluation, Preset, RunConfig, Training, preset, stream_title
-from dietcl.methods import method_config
-from dietcl.models.presets import ModelConfig
-from dietcl.streams.augmentation import Augmentation
-from dietcl.streams.recipes import Recipe
-from dietcl.verbs.options import Choices, default_recipe, gather, open_source, parse, pick
+from dietcl.config import RunConfig, preset, stream_title
+from dietcl.verbs.options import gather, open_source, parse, pick
+from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 DESCRIPTION = """Learn a stream with a method under a budget.
 
@@ -66,64 +62,19 @@ def parse_run(arguments: list[str]) -> tuple[RunConfig, Where]:
     """Turn the command line into a configuration: first the choices, then the options that they open up."""
     choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="micro")
     sizes = preset(choices.preset)
-    source = open_source(choices.stream)
-    options = parse(_options(choices, sizes, source), rest, "dietcl train", DESCRIPTION)
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    where = values.pop("where")
-    weights = values.pop("weights")
-    if weights == "auto":
-        weights = "shipped" if values["model"].encoder == "micro" else values["model"].encoder
-    config = RunConfig(
-        method=choices.method.partition(":")[0],
-        stream=choices.stream,
-        source=values.pop("source", None),
-        weights=None if weights == "random" else weights,
-        **values,
+    own = method_defaults(choices.method, sizes)
+    shared = shared_fields(sizes, open_source(choices.stream))
+    options = parse(
+        gather(
+            ("method_config", Annotated[type(own), FLAT], own),
+            ("seed", Annotated[int, tyro.conf.arg(help="Seed of the stream, the draws and the weights.")], 0),
+            *shared,
+            ("where", Annotated[Where, FLAT], Where()),
+        ),
+        rest,
+        "dietcl train",
+        DESCRIPTION,
     )
-    return config, where
-
-
-def _options(choices: Choices, sizes: Preset, source: Any) -> Any:
-    """Build the dataclass of the options that these choices have, filled with their defaults."""
-    flat = tyro.conf.arg(name="")
-    augmentation = sizes.augmentation
-    if source is not None and not source.mirror:
-        augmentation = dataclasses.replace(augmentation, flip=False)
-    own = sizes.methods.get(choices.method.partition(":")[0], {})
-    config = dataclasses.replace(method_config(choices.method), **own)
-    fields: list[tuple[str, Any, Any]] = [
-        (
-            "budget",
-            Annotated[str, tyro.conf.arg(help="Per time step: 500 (updates), 2e15flops or 2h.")],
-            sizes.budget,
-        ),
-        (
-            "accounting",
-            Annotated[
-                Literal["images", "flops"],
-                tyro.conf.arg(help="Price of an image with gradient: 1, or its FLOPs over those of a full pass."),
-            ],
-            "images",
-        ),
-        (
-            "first_time_steps",
-            Annotated[int | None, tyro.conf.arg(help="Learn the first so many time steps only (all by default).")],
-            None,
-        ),
-        ("seed", Annotated[int, tyro.conf.arg(help="Seed of the stream, the draws and the weights.")], 0),
-        (
-            "weights",
-            Annotated[str, tyro.conf.arg(help="auto, random, shipped, a checkpoint file, or a timm name to download.")],
-            "auto",
-        ),
-        ("method_config", Annotated[type(config), flat], config),
-        ("recipe", Annotated[Recipe, flat], default_recipe(source)),
-        ("training", Annotated[Training, flat], sizes.training),
-        ("augmentation", Annotated[Augmentation, flat], augmentation),
-        ("model", Annotated[ModelConfig, flat], sizes.model),
-        ("evaluation", Annotated[Evaluation, flat], Evaluation()),
-        ("where", Annotated[Where, flat], Where()),
-    ]
-    if source is not None:
-        fields.insert(4, ("source", type(source), source))
-    return gather(*fields)
+    values = {name: getattr(options, name) for name, _, _ in shared}
+    config = run_config(choices.stream, choices.method, options.method_config, options.seed, values)
+    return config, options.where

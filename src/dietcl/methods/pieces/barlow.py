@@ -1,7 +1,16 @@
 """Barlow Twins: two views of an image shall have equal features, and no two features shall say the same."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+
+from dietcl.streams.batch import Part
+
+
+def two_views(parts: Sequence[Part]) -> Tensor:
+    """Return the first strong views of all images of some parts, then the second."""
+    return torch.cat([part.view(name, strong=True) for name in ("one", "two") for part in parts])
 
 
 def barlow_twins(one_BD: Tensor, two_BD: Tensor, off_diagonal: float, scale: float) -> Tensor:

@@ -23,7 +23,8 @@ def vote(features: Tensor, store: Store, neighbors: int, classes: int) -> Tensor
         labels = torch.cat([labels, store.labels[part].expand(len(query), -1)], dim=1)
         near, order = near.topk(min(neighbors, near.shape[1]), dim=1)
         labels = labels.gather(1, order)
-    weight = 1 - 1e-3 * torch.arange(labels.shape[1], device=query.device, dtype=query.dtype)
+    rank = torch.arange(labels.shape[1], device=query.device, dtype=query.dtype)
+    weight = 1 + 1e-3 * 0.5**rank  # all that come after a neighbor add up to less than its own surplus
     votes = query.new_full((len(query), classes), 1 / max(1, classes))
     votes.scatter_add_(1, labels, weight.expand_as(labels))
     return (votes / votes.sum(1, keepdim=True)).log()

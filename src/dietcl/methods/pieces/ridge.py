@@ -1,4 +1,4 @@
-"""A linear classifier solved in closed form, its penalty chosen by leaving one label out at a time."""
+"""Linear classifiers solved in closed form, their penalty chosen on labels that were left out."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-4, 5))
+WIDE_PENALTIES = tuple(10.0**exponent for exponent in range(-8, 9))
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
 
     Every penalty comes from one factorization; the one with the least leave-one-out error is taken.
     """
-    x, y = features.double(), torch.nn.functional.one_hot(labels, classes).double()
+    x = exact(features)
+    y = torch.nn.functional.one_hot(labels, classes).to(x)
     mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6
     x = torch.cat([(x - mean) / spread, x.new_ones(len(x), 1)], dim=1)
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
@@ -45,3 +47,108 @@ def solve_flops(images: int, features: int, classes: int) -> float:
     long, short = max(images, features + 1), min(images, features + 1)
     decomposition = 6 * long * short**2 + 20 * short**3  # Golub and Van Loan, Matrix Computations, 8.6
     return decomposition + 2 * short * classes * (images * (1 + len(PENALTIES)) + features + 1)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Scores are features @ weight; the sums are there once they are what was solved."""
+
+    weight: Tensor
+    penalty: float
+    sums: "Sums | None"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """HᵀH and HᵀY of all rows H of features so far and their one-hot labels Y: all that ridge regression needs."""
+
+    gram: Tensor
+    cross: Tensor
+
+    def add(self, rows: Tensor, targets: Tensor) -> "Sums":
+        """Return the sums with some rows more, whose targets may know more classes."""
+        cross = rows.T @ targets
+        cross[:, : self.cross.shape[1]] += self.cross.to(cross)
+        return Sums(self.gram.to(rows) + rows.T @ rows, cross)
+
+
+def fit(
+    rows: Tensor, targets: Tensor, past: Sums | None, penalty: float | None, held_out: int, precision: float
+) -> Fit:
+    """Fit rows and the sums of earlier ones; without a penalty, the last rows are held out to choose one.
+
+    Without sums and with fewer rows than features, the problem is solved for a weight of every row.
+    """
+    rest, last = slice(0, len(rows) - held_out), slice(len(rows) - held_out, len(rows))
+    sums = None
+    if is_dual(len(rows), rows.shape[1], past is not None):
+        matrix, right = rows @ rows.T, targets
+        problem = matrix[rest, rest], targets[rest], matrix[last, rest]
+    else:
+        before = (past or Sums(rows.new_zeros(()), rows.new_zeros(rows.shape[1], 0))).add(rows[rest], targets[rest])
+        sums = before.add(rows[last], targets[last])
+        matrix, right = sums.gram, sums.cross
+        problem = before.gram, before.cross, rows[last]
+    least = precision * float(matrix.trace())  # a smaller penalty is drowned by rounding
+    if penalty is None:
+        penalty = choose(*problem, targets[last], least)
+    solution = shrink(matrix, right, max(penalty, least))
+    return Fit(rows.T @ solution if sums is None else solution, penalty, sums)
+
+
+def fit_flops(rows: int, features: int, has_past: bool, held_out: int, classes: int) -> float:
+    """Return about what `fit` computes, with a choice if any rows are held out."""
+    dual = is_dual(rows, features, has_past)
+    size = rows if dual else features
+    chosen = choose_flops(size - held_out * dual, held_out, classes) if held_out else 0.0
+    return 2 * rows * features * (size + classes) + chosen + shrink_flops(size, classes)
+
+
+def is_dual(rows: int, features: int, has_past: bool) -> bool:
+    """Tell whether to solve for a weight of every row, as is cheaper while there are fewer rows than features."""
+    return not has_past and rows < features
+
+
+def choose(matrix: Tensor, targets: Tensor, held_out: Tensor, truth: Tensor, least: float = 0.0) -> float:
+    """Return the penalty whose solution, held_out @ shrink(matrix, targets, penalty), comes nearest to the truth.
+
+    One decomposition of the symmetric matrix serves all penalties; those below the least count as that.
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    rotated, seen = vectors.T @ targets, held_out @ vectors
+    errors = []
+    for penalty in WIDE_PENALTIES:
+        shrunk = seen / (values.clamp(min=0) + max(penalty, least))
+        errors.append((shrunk @ rotated - truth).square().mean())
+    return WIDE_PENALTIES[int(torch.stack(errors).argmin())]
+
+
+def choose_flops(size: int, held_out: int, classes: int) -> float:
+    """Return about what `choose` computes: the decomposition, two rotations and the scores of every penalty."""
+    rotations = 2 * size**2 * (classes + held_out)
+    return 9 * size**3 + rotations + 2 * held_out * size * classes * len(WIDE_PENALTIES)
+
+
+def shrink(matrix: Tensor, targets: Tensor, penalty: float) -> Tensor:
+    """Return the solution x of (matrix + penalty) x = targets for a symmetric matrix without negative eigenvalues."""
+    shift = penalty * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.cholesky_solve(targets, torch.linalg.cholesky(matrix + shift))
+
+
+def shrink_flops(size: int, classes: int) -> float:
+    """Return what `shrink` computes: a Cholesky factor and two triangular solves for every class."""
+    return size**3 / 3 + 2 * size**2 * classes
+
+
+def widen(scores: Tensor, classes: int) -> Tensor:
+    """Return scores of so many classes, of which those that a solution does not know yet come last by a margin."""
+    known = scores.shape[1]
+    if not known:
+        return scores.new_zeros(len(scores), classes)
+    low = scores.amin(1, keepdim=True) - 10
+    return torch.cat([scores, low.expand(-1, classes - known)], dim=1)
+
+
+def exact(values: Tensor) -> Tensor:
+    """Return values in double precision, on the CPU if their device has none."""
+    return values.cpu().double() if values.device.type == "mps" else values.double()

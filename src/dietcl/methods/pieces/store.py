@@ -38,6 +38,13 @@ class Store:
         place = torch.searchsorted(ordered, rows).clamp(max=len(self) - 1)
         return torch.where(ordered[place] == rows, order[place], -1)
 
+    def values_of(self, rows: Tensor) -> Tensor:
+        """Return the values of each row number, nan for those that are not in the table."""
+        place = self.find(rows).to(self.values.device)
+        found = self.values.new_full((len(rows), self.values.shape[1]), torch.nan)
+        found[place >= 0] = self.values[place[place >= 0]]
+        return found
+
     def state(self) -> dict[str, Tensor]:
         """Return the table's columns."""
         return {"rows": self.rows, "labels": self.labels, "values": self.values}

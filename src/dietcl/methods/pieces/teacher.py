@@ -17,9 +17,11 @@ class Teacher:
     def __bool__(self) -> bool:
         return bool(self.weights)
 
-    def take(self, net: "Net", **modules: nn.Module) -> None:
-        """Copy the network and some modules as they are."""
+    def take(self, net: "Net", classes: int | None = None, /, **modules: nn.Module) -> None:
+        """Copy the network and some modules as they are; of the head all classes, or only the first so many."""
         self.weights = net.copy()
+        if classes is not None:
+            self.weights |= {name: self.weights[name][:classes].clone() for name in ("head.weight", "head.bias")}
         for name, module in modules.items():
             copies = {key: value.detach().clone() for key, value in module.state_dict().items()}
             self.weights |= {f"{name}.{key}": value for key, value in copies.items()}

@@ -1,0 +1,206 @@
+"""What an image costs each method: arithmetic on paper against the receipts of a real run.
+
+    python -m dietcl.experiments.costs --preset base --write docs/methods.md
+
+The arithmetic knows the pools of a batch and the shapes of the modules; what is booked is read off the ledger around
+every call of the method. Both are given in passes per image, by the `images` price list and by FLOPs.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from dietcl.config import Evaluation, RunConfig, preset
+from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.loop import learn
+from dietcl.engine.net import Net
+from dietcl.engine.search import Silent
+from dietcl.errors import UserError
+from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
+from dietcl.experiments.sheets import Sheet
+from dietcl.methods import METHODS
+from dietcl.methods.base import Phase, Sweep, Term
+from dietcl.run import open_stream
+from dietcl.streams.batch import Batch, Part
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources.glyphs import Glyphs
+from dietcl.streams.stream import TimeStep
+from dietcl.verbs.options import parse
+from dietcl.verbs.settings import method_defaults
+
+TOLERANCE = 0.01
+BEGIN, END = "<!-- costs: begin -->", "<!-- costs: end -->"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    preset: Literal["micro", "tiny", "small", "base"] = "micro"
+    """Size of the network; base takes about ten minutes."""
+    methods: str = "all"
+    """Names with commas, or all."""
+    write: Path | None = None
+    """Put the table between the marks in this Markdown file."""
+
+
+@dataclass
+class Cost:
+    """Images of one part of a method, and the passes that they should cost and did, by both price lists."""
+
+    images: int = 0
+    paper: tuple[float, float] = (0.0, 0.0)
+    booked: tuple[float, float] = (0.0, 0.0)
+
+    def add(self, images: int, paper: tuple[float, float], booked: tuple[float, float]) -> None:
+        """Add a call."""
+        self.images += images
+        self.paper = (self.paper[0] + paper[0], self.paper[1] + paper[1])
+        self.booked = (self.booked[0] + booked[0], self.booked[1] + booked[1])
+
+    def agrees(self) -> bool:
+        """Tell whether paper and receipts differ by no more than the tolerance."""
+        pairs = zip(self.paper, self.booked, strict=True)
+        return all(abs(paper - booked) <= TOLERANCE * max(paper, booked) for paper, booked in pairs)
+
+
+class Watch:
+    """Stands between the engine and a method, and compares what every call books with the arithmetic."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.costs: dict[str, Cost] = {}
+        self._learner, self._watched = learner, learner.method
+        self._rules = ARITHMETIC[learner.config.method]
+        self._t = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watched, name)
+
+    def begin_step(self, net: Net, step: TimeStep) -> None:
+        self._t = step.t
+        self._watched.begin_step(net, step)
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        unlabeled, labeled, memory = (len(part or ()) for part in (batch.unlabeled, batch.labeled, batch.memory))
+        first = self._t == 1
+        drawn = Drawn(unlabeled=unlabeled, labeled=labeled, memory=memory, key=batch.key, is_first=first)
+        yield from self._measure(phase.name, drawn, lambda: list(self._watched.losses(net, phase, batch)))
+
+    def gather(self, net: Net, sweep: Sweep, part: Part) -> None:
+        drawn = Drawn(labeled=len(part), is_first=self._t == 1)
+        self._measure(sweep.name, drawn, lambda: self._watched.gather(net, sweep, part))
+
+    def end_step(self, net: Net, step: TimeStep) -> None:
+        labels = sum(len(past.labeled) for past in self._learner.stream.steps if past.t <= step.t)
+        drawn = Drawn(memory=labels, labeled=len(step.labeled), is_first=self._t == 1)
+        self._measure("end", drawn, lambda: self._watched.end_step(net, step))
+
+    def _measure(self, part: str, drawn: Drawn, call: Callable[[], Any]) -> Any:
+        before = self._spent()
+        result = call()
+        after = self._spent()
+        booked = (after[0] - before[0], after[1] - before[1])
+        if any(booked) or part in self._rules:
+            images = drawn.memory if part == "end" else drawn.images
+            by_images, by_flops = (self._rules[part].passes(self._paper(name), drawn) for name in ("images", "flops"))
+            self.costs.setdefault(part, Cost()).add(images, (by_images, by_flops), booked)
+        return result
+
+    def _spent(self) -> tuple[float, float]:
+        items = self._learner.ledger.state()["step"]["account"]["items"]
+        flops = sum(item["flops"] for item in items)
+        return sum(item["passes"] for item in items), flops / self._learner.ledger.pass_flops
+
+    def _paper(self, accounting: str) -> Paper:
+        learner = self._learner
+        encoder = learner.network.encoder
+        return Paper(
+            accounting=accounting,
+            cost=learner.ledger.cost,
+            config=learner.config.method_config,
+            classes=learner.net.classes,
+            dim=encoder.dim,
+            grid=encoder.grid,
+            patch=encoder.patch,
+        )
+
+
+def measure(name: str, size: str) -> dict[str, Cost]:
+    """Run a method for two time steps and return the costs of its parts."""
+    config = _config(name, size)
+    stream, index = open_stream(config)
+    learner = assemble(config, stream, index, torch.device("cpu"), Silent())
+    learner.method = watch = Watch(learner)  # type: ignore[assignment]
+    for _ in learn(learner):
+        pass
+    return watch.costs
+
+
+def _config(name: str, size: str) -> RunConfig:
+    sizes = preset(size)
+    is_micro = size == "micro"
+    batch = 12 if is_micro else 6
+    return RunConfig(
+        method=name.partition(":")[0],
+        method_config=method_defaults(name, sizes),
+        stream="glyphs",
+        source=Glyphs(classes=8, per_class=20, test_per_class=1),
+        recipe=Recipe(recipe="class", time_steps=2, label_rate=0.15),
+        model=sizes.model,
+        weights=None,
+        training=replace(sizes.training, batch=batch, micro_batch=batch),
+        augmentation=replace(sizes.augmentation, flip=False),
+        budget="24" if is_micro else "8",
+        evaluation=Evaluation(test_images=1),
+    )
+
+
+def sheet(costs: dict[str, dict[str, Cost]], title: str) -> Sheet:
+    """Return the table of all methods: a row for each of their parts."""
+    rows = []
+    for name, parts in costs.items():
+        rules = ARITHMETIC[name.partition(":")[0]]
+        for part, cost in parts.items():
+            pairs = zip(cost.paper, cost.booked, strict=True)
+            numbers = [f"{value / max(1, cost.images):.3f}" for pair in pairs for value in pair]
+            rows.append((name, rules[part].what, rules[part].formula, *numbers, "" if cost.agrees() else "differs"))
+    heads = ("method", "for each", "passes", "images: paper", "images: receipts", "FLOPs: paper", "FLOPs: receipts", "")
+    return Sheet(title, heads, tuple(rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, and tell by the exit code whether every part agrees."""
+    options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "costs", __doc__ or "")
+    names = list(METHODS) if options.methods == "all" else options.methods.split(",")
+    costs: dict[str, dict[str, Cost]] = {}
+    for name in names:
+        costs[name] = measure(name, options.preset)
+        print(f"{name}: {len(costs)} of {len(names)}", file=sys.stderr, flush=True)
+    model = preset(options.preset).model
+    table = sheet(costs, f"Passes per image at {model.encoder}, {model.image_size} px: arithmetic against receipts.")
+    from rich.console import Console
+
+    Console().print(table.table())
+    if options.write is not None:
+        _write(options.write, table)
+    return 0 if all(cost.agrees() for parts in costs.values() for cost in parts.values()) else 1
+
+
+def _write(path: Path, table: Sheet) -> None:
+    before, found, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not found or not end:
+        raise UserError(f"{path}: has no lines {BEGIN} and {END} to put the table between")
+    path.write_text(f"{before}{BEGIN}\n{table.markdown()}{END}{after}")
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except UserError as error:
+        print(f"costs: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

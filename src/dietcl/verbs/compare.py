@@ -1,0 +1,199 @@
+"""`dietcl compare`: learn a stream with many methods under the same budget, and show one table."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dietcl.config import Evaluation, RunConfig, preset
+from dietcl.errors import UserError
+from dietcl.methods import METHODS, describe, method_config
+from dietcl.verbs.options import gather, open_source, parse, pick
+from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DESCRIPTION = """Learn a stream with many methods under the same budget; print one table, sorted by A(T), and a report.
+
+Examples:
+  dietcl compare --stream glyphs --methods all --seeds 1
+  dietcl compare --methods dietcl,er,er:uniform,fixmatch --seeds 3 --budget 160 --out runs/four
+  dietcl compare --methods all --tiny     (every method for two time steps: a smoke test)
+  dietcl compare --stream photos/manifest.parquet --recipe time --methods dietcl,linear_probe
+
+Finished runs in --out are not repeated, and a run that fails does not stop the others. All options of `dietcl train`
+that are not a method's own can be given; --stream and --preset decide which further ones there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to compare, and where and how it is carried out."""
+
+    methods: str = "all"
+    """METHOD or METHOD:VARIANT, several of them with commas, or all."""
+    seeds: int = 1
+    """Runs of each method, with the seeds 0, 1, and so on."""
+    tiny: bool = False
+    """Two time steps of three updates on a few test images: whether every method works at all."""
+    jobs: int | None = None
+    """Runs at a time, one thread each (as many as there are cores)."""
+    out: Path = Path("runs/compare")
+    """Folder of the runs and the report."""
+    fresh: bool = False
+    """Start over with runs that are there already."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+    json: bool = False
+    """Print the table as JSON."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: give at least 1")
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the runs, then print the table and write the report."""
+    choices, rest = pick(arguments, stream="glyphs", preset="micro")
+    sizes = preset(choices.preset)
+    shared = shared_fields(sizes, open_source(choices.stream))
+    fields = (("options", Annotated[Options, FLAT], Options()), *shared)
+    parsed = parse(gather(*fields), rest, "dietcl compare", DESCRIPTION)
+    options: Options = parsed.options
+    values = {name: getattr(parsed, name) for name, _, _ in shared}
+    if options.tiny:
+        values |= {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
+    runs = [
+        (
+            run_config(choices.stream, method, method_defaults(method, sizes), seed, values),
+            options.out / f"{method.replace(':', '-')}-seed{seed}",
+        )
+        for method in _methods(options.methods)
+        for seed in range(options.seeds)
+    ]
+    return _compare(runs, options)
+
+
+def _methods(text: str) -> list[str]:
+    """Return the methods that are asked for; all are those of the registry and their variants."""
+    if text == "all":
+        return [name for entry in describe() for name in (entry.name, *(f"{entry.name}:{v}" for v in entry.variants))]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--methods {text!r}: name at least one of {', '.join(METHODS)}, or all")
+    for name in names:
+        method_config(name)  # refuses what does not exist
+    return list(dict.fromkeys(names))
+
+
+def _compare(runs: Sequence[tuple[RunConfig, Path]], options: Options) -> int:
+    from rich.console import Console
+
+    from dietcl.files import make_folder
+    from dietcl.report.page import accuracy_picture, write_report
+    from dietcl.report.runs import read_run
+    from dietcl.report.tables import comparison_rows, cost_table
+    from dietcl.run import open_stream
+
+    make_folder(options.out)
+    open_stream(runs[0][0])  # drawn and checked once, before several processes want it at once
+    failures = _carry_out(runs, options, Console(stderr=True))
+    finished = [folder for number, (_, folder) in enumerate(runs) if number not in failures]
+    if finished:
+        ordered = _by_accuracy([read_run(folder) for folder in finished])
+        page = write_report([run.path for run in ordered], options.out)
+        if options.json:
+            print(json.dumps(comparison_rows(ordered)))
+        else:
+            console = Console()
+            console.print(cost_table(ordered, console))
+            print(f"report: {page}\npicture: {accuracy_picture(options.out)}")
+    return 1 if failures else 0
+
+
+def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
+    """Sort runs by their configuration's mean A(T), best first; seeds of one configuration stay together."""
+    from math import isnan
+    from statistics import fmean
+
+    from dietcl.report.groups import group_runs
+
+    groups = [group.runs for group in group_runs(runs)]
+    means = {group: fmean(run.summary.final_mean for run in group) for group in groups}
+    groups.sort(key=lambda group: -1.0 if isnan(means[group]) else means[group], reverse=True)
+    return [run for group in groups for run in group]
+
+
+def _carry_out(runs: Sequence[tuple[RunConfig, Path]], options: Options, console: "Console") -> dict[int, str]:
+    """Execute the runs in processes; returns why runs failed, by number."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from dietcl.parallel import cores, in_processes
+
+    failures: dict[int, str] = {}
+    totals = [config.first_time_steps or config.recipe.time_steps for config, _ in runs]
+    done = [0.0] * len(runs)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("time steps"))
+    clocks = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *clocks, console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(f"0 of {len(runs)} runs", total=sum(totals))
+
+        def advance(number: int, completed: float) -> None:
+            done[number] = completed
+            bars.update(bar, completed=int(sum(done)))
+
+        work = _Work(options.device, options.fresh)
+        outcomes = in_processes(work, runs, options.jobs or cores(), advance)
+        try:
+            for finished, outcome in enumerate(outcomes, start=1):
+                config, folder = runs[outcome.number]
+                advance(outcome.number, totals[outcome.number])
+                bars.update(bar, description=f"{finished} of {len(runs)} runs")
+                if outcome.failure is not None:
+                    failures[outcome.number] = outcome.failure
+                    log = folder.with_name(f"{folder.name}.failed.log")
+                    log.write_text(outcome.failure)
+                    last = outcome.failure.strip().splitlines()[-1]
+                    console.print(
+                        f"{config.method}, seed {config.seed}: {last} (log: {log})", markup=False, soft_wrap=True
+                    )
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on in {options.out}", markup=False)
+            raise SystemExit(130) from None
+    return failures
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """One run in a process of its own."""
+
+    device: str
+    fresh: bool
+
+    def __call__(self, run: tuple[RunConfig, Path], report: Callable[[float], None]) -> bool:
+        from dietcl.engine.loop import NotFinite
+        from dietcl.run import execute
+
+        config, folder = run
+        try:
+            execute(
+                config,
+                folder,
+                device=self.device,
+                progress=lambda t, fraction: report(max(0, t - 1) + fraction),
+                fresh=self.fresh,
+            )
+        except NotFinite as stop:
+            raise UserError(str(stop)) from None
+        return True

@@ -1,0 +1,84 @@
+"""What every method must do whatever it is: keep to its budget, grow, answer, and come back from a checkpoint."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dietcl.engine.loop import learn
+from dietcl.methods import METHODS, describe
+from dietcl.streams.augment import normalize
+from dietcl.streams.recipes import Recipe
+from tiny import tiny_config, tiny_learner
+from watching import run_through, weights
+
+BUDGETS = st.one_of(
+    st.floats(0.01, 5).map(lambda updates: f"{updates:.3f}"),
+    st.floats(1e6, 2e9).map(lambda flops: f"{flops:.3e}flops"),
+)
+RECIPES = st.builds(
+    Recipe,
+    recipe=st.sampled_from(["class", "time", "data"]),
+    time_steps=st.integers(1, 4),
+    label_rate=st.floats(0.03, 1),
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(budget=BUDGETS, recipe=RECIPES, accounting=st.sampled_from(["images", "flops"]), seed=st.integers(0, 99))
+def test_no_stream_and_no_budget_makes_a_method_overdraw(blobs, method, budget, recipe, accounting, seed):
+    config = replace(tiny_config(blobs, method, budget=budget, seed=seed), recipe=recipe, accounting=accounting)
+    learner = run_through(tiny_learner(config))
+    for receipt in learner.ledger.closed:
+        assert receipt.spent <= receipt.budget * (1 + 1e-9)
+        assert receipt.spent + receipt.unused == pytest.approx(receipt.budget)
+        paid = sum(item.passes for item in receipt.items)
+        assert receipt.spent == pytest.approx(paid)
+        assert all(item.passes == 0 for item in receipt.items if item.purpose == "evaluation")
+    assert all(bool(value.isfinite().all()) for value in weights(learner).values())
+    assert learner.net.classes == len(learner.stream.classes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_answers_for_all_classes_revealed_so_far(blobs, method):
+    learner = tiny_learner(tiny_config(blobs, method, budget="3"))
+    images = normalize(learner.loader.read(learner.stream.tests[0].rows[:5]))
+    for t in learn(learner):
+        seen = learner.stream.step(t).seen_classes
+        assert learner.net.classes == seen
+        with learner.ledger.free(), torch.no_grad():
+            scores = learner.method.predict(learner.net, images)
+        assert scores.shape == (5, seen)
+        assert bool(scores.isfinite().all())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_image_is_judged_for_itself(blobs, method):
+    # Who else is in the batch must not matter, or accuracy would depend on how it is measured.
+    learner = run_through(tiny_learner(tiny_config(blobs, method, budget="3")))
+    images = normalize(learner.loader.read(np.concatenate([test.rows for test in learner.stream.tests])))
+    with learner.ledger.free(), torch.no_grad():
+        together = learner.method.predict(learner.net, images)
+        alone = torch.cat([learner.method.predict(learner.net, image[None]) for image in images])
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_state_is_made_of_named_tensors_that_can_be_taken_back(blobs, method):
+    config = tiny_config(blobs, method, budget="3")
+    learner, other = run_through(tiny_learner(config)), tiny_learner(config)
+    other.method.load_state(learner.method.state())
+    state, again = learner.method.state(), other.method.state()
+    assert state.keys() == again.keys()
+    assert all(torch.equal(state[name].nan_to_num(-7), again[name].nan_to_num(-7)) for name in state)
+
+
+def test_the_registry_describes_every_method_in_one_sentence():
+    for entry in describe():
+        assert entry.description.endswith(".")
+        assert entry.keeps
+        assert entry.cost
