@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dietcl.config import PRESETS
+from dietcl.methods import METHODS, method_class
+from dietcl.verbs.settings import method_defaults
 from dietcl.verbs.train import parse_run
 
 VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
@@ -199,15 +202,19 @@ def test_a_preset_brings_the_methods_options_to_its_scale():
     assert (told.method_config.alpha, told.method_config.threshold) == (7, "auto")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_its_options_from_the_command_line(method):
+    for name in (method, *(f"{method}:{variant}" for variant in method_class(method).variants)):
+        config, _ = parse_run(["--method", name])
+        assert config.method == method
+        assert config.method_config == method_defaults(name, PRESETS["micro"])
+
+
 def test_methods_as_json_have_names():
     names = [entry["name"] for entry in json.loads(dietcl("methods", "--json").stdout)]
-    assert (
-        names
-        == (
-            "dietcl er er_ace ewc mas gdumb l2p cassle dualnet ccic one_stage two_stage joint naive "
-            "linear_probe ncm ranpac acm derpp fixmatch lwf"
-        ).split()
-    )
+    paper = "dietcl er er_ace ewc mas gdumb l2p cassle dualnet ccic one_stage two_stage joint naive"
+    beyond = "linear_probe ncm ranpac acm derpp fixmatch lwf"
+    assert " ".join(names) == f"{paper} {beyond}"
 
 
 def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path):

@@ -191,7 +191,7 @@ def test_the_views_of_one_image_are_averaged_and_not_those_of_different_images(b
 
 def test_four_images_of_three_views_equal_the_plain_implementation(blobs):
     batch = fixed_batch(unlabeled=part("unlabeled", [0, 0, 0, 0], 5))
-    learner = fixed_learner(blobs, "ccic", mixup=0.0, triplet=False, cross=0.0)
+    learner = fixed_learner(blobs, "ccic", beta=0.0, triplet=False, cross=0.0)
     expected = {pool: term for pool, term in expected_terms(batch, beta=0).items() if pool in POOLS}
     compare(learner, batch, expected, phase="mixmatch")
 
@@ -212,7 +212,7 @@ def test_without_its_own_parts_it_is_the_sum_of_two_means_of_replay_on_plain_cro
         plain = replace(drawn, partners=drawn.labels, weight=torch.ones(len(drawn), dtype=torch.float64))
         return lambda weights: plain_cross_entropy(plain_logits(drawn.view("mixmatch"), weights), plain)
 
-    learner = fixed_learner(blobs, "ccic", strength=0.0, cross=0.0, mixup=0.0, triplet=False)
+    learner = fixed_learner(blobs, "ccic", strength=0.0, cross=0.0, beta=0.0, triplet=False)
     expected = {"labeled": (1.0, replay(batch.labeled)), "memory": (1.0, replay(batch.memory))}
     compare(learner, batch, expected, phase="mixmatch")
     # The gradient is that of replay, whose one mean weighs both parts by their images, if it is weighed back.
@@ -408,7 +408,7 @@ def test_ccic_goes_on_from_a_checkpoint(blobs, run, tmp_path):
         ({"neighbors": 0}, "--neighbors 0"),
         ({"temperature": 0.0}, "--temperature 0.0"),
         ({"temperature": math.nan}, "--temperature nan"),
-        ({"mixup": -0.1}, "--mixup -0.1"),
+        ({"beta": -0.1}, "--beta -0.1"),
         ({"strength": math.inf}, "--strength inf"),
         ({"cross": -1.0}, "--cross -1.0"),
         ({"memory_weight": -1.0}, "--memory-weight -1.0"),

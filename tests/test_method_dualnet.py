@@ -240,9 +240,13 @@ def test_labels_train_both_networks_and_views_the_slow_one_alone(learner_of):
 # Cycles.
 
 
+def place(method, batch):
+    return method._place(batch.key, [part.pool for part in batch.parts])
+
+
 def kinds(method, batch, number):
     """Return for each update whether its cycle is labeled and its place in it."""
-    return [method._place(at(batch, update)) for update in range(number)]
+    return [place(method, at(batch, update)) for update in range(number)]
 
 
 def test_labeled_cycles_end_with_two_supervised_updates():
@@ -273,8 +277,8 @@ def test_the_coin_is_labeled_as_often_as_the_threshold_says(threshold):
 
 def test_micro_batches_of_an_update_are_of_one_kind_and_time_steps_differ():
     method = DualNet(DualNet.Config())
-    assert all(method._place(at(fixed_batch(), u, 3)) == method._place(at(fixed_batch(), u)) for u in range(50))
-    other = [method._place(replace(fixed_batch(), key=(7, 3, 0, update, 0))) for update in range(50)]
+    assert all(place(method, at(fixed_batch(), u, 3)) == place(method, at(fixed_batch(), u)) for u in range(50))
+    other = [place(method, replace(fixed_batch(), key=(7, 3, 0, update, 0))) for update in range(50)]
     assert other != kinds(method, fixed_batch(), 50)
 
 

@@ -90,7 +90,7 @@ def test_the_first_time_step_is_replay_with_the_same_head(blobs, monkeypatch, co
     assert not equal(weights(ace), weights(er))
 
 
-def test_half_of_a_later_batch_is_of_the_past(blobs):
+def test_half_of_a_later_batch_is_memory(blobs):
     learner = run_through(tiny_learner(tiny_config(blobs, "er_ace", budget="4")))
     spent = [
         {i.purpose: i.passes for i in receipt.items if i.operation == "train"} for receipt in learner.ledger.closed

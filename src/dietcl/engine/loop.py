@@ -84,7 +84,7 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     cost = phase.price * config.batch
     if phase.fresh and account.affords(cost, learner.pace):
         learner.net.reset(step)
-    optimizer = build_optimizer(learner.network, learner.method.modules(), config)
+    optimizers: dict[str, torch.optim.Optimizer] = {}
     micro_batches = config.batch // config.micro_batch
     key = (learner.config.seed, step.t, number)
     draws = (
@@ -95,6 +95,10 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     update = 0
     while account.affords(cost, learner.pace):
         started, spent = time.perf_counter(), ledger.spent
+        turn = learner.method.turn((*key, update, 0), counts)
+        if turn not in optimizers:
+            optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
+        optimizer = optimizers[turn]
         lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
         optimizer.zero_grad(set_to_none=True)
         losses: dict[str, torch.Tensor] = {}

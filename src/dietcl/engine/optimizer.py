@@ -18,7 +18,7 @@ def build_optimizer(network: Network, extra: Mapping[str, nn.Module], config: Tr
     groups += _plain_groups(network.decoder, config.lr, config.weight_decay)
     groups += _plain_groups(network.head, config.head_lr, config.weight_decay)
     for module in extra.values():
-        groups += _plain_groups(module, config.head_lr, config.weight_decay)
+        groups += _plain_groups(module, config.lr, config.weight_decay)
     groups = [group for group in groups if any(p.numel() for p in group["params"])]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
 

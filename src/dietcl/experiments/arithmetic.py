@@ -148,7 +148,7 @@ def _ridge(p: Paper, d: Drawn) -> float:
 
 def _ranpac(p: Paper, d: Drawn) -> float:
     n, m, c = d.memory, p.config.random_features, p.classes
-    out = -(-d.labeled // 5)
+    out = -(-n // 5)
     rest, penalties = n - out, 17
     project = 2 * n * p.dim * m
     gram = 2 * n * m * (n + c)  # fewer labels than random features: a weight for every label

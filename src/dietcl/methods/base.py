@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -108,6 +108,10 @@ class Method(ABC):
         What was refused is offered again in halves.
         """
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather()")
+
+    def turn(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
+        """Name whose turn an update is, from its key and the pools drawn from; each name has moments of its own."""
+        return ""
 
     def begin_step(self, net: "Net", step: "TimeStep") -> None:
         """Prepare for a time step, after the head has grown and before the first phase."""

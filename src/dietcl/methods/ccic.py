@@ -32,7 +32,7 @@ class CCIC(Method):
         """Views of an unlabeled image whose predictions are averaged for its guess, and which are all learned from."""
         temperature: float = 0.5
         """Sharpens the averaged prediction (1: leaves it as it is)."""
-        mixup: float = 0.75
+        beta: float = 0.75
         """Parameter of the beta distribution that images are mixed by (0: not mixed)."""
         strength: float = 0.5
         """Weight of the guesses (0: none are made)."""
@@ -51,7 +51,7 @@ class CCIC(Method):
                     raise UserError(f"--{name} {getattr(self, name)}: give at least 1")
             if not 0 < self.temperature < math.inf:
                 raise UserError(f"--temperature {self.temperature}: give a number above 0")
-            for name in ("mixup", "strength", "cross", "memory_weight"):
+            for name in ("beta", "strength", "cross", "memory_weight"):
                 if not 0 <= getattr(self, name) < math.inf:
                     raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give a number from 0")
 
@@ -132,8 +132,8 @@ class CCIC(Method):
             targets[part.pool] = (1 - part.smoothing) * hard + part.smoothing / net.classes
         if batch.unlabeled is not None and config.strength:
             views["unlabeled"], targets["unlabeled"] = self._guess(net, batch.unlabeled)
-        images = mixed(views, config.mixup, batch.key)
-        targets = mixed(targets, config.mixup, batch.key)
+        images = mixed(views, config.beta, batch.key)
+        targets = mixed(targets, config.beta, batch.key)
         logits = net.logits(*(Part(pool, values) for pool, values in images.items()))
         for (pool, target), scores in zip(targets.items(), logits, strict=True):
             if pool == "unlabeled":

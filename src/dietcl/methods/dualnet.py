@@ -1,14 +1,14 @@
 """DualNet (Pham, Liu and Hoi 2021), semi-supervised: a slow network learns from views, a fast one from labels."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from dietcl.errors import UserError
 from dietcl.keys import number
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
-from dietcl.streams.mix import Mix
+from dietcl.streams.mix import Mix, PoolName
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class DualNet(Method):
         return Sweep(name="soft targets", pool="labeled") if labels and len(done) == 1 else None
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
-        is_labeled, place = self._place(batch)
+        is_labeled, place = self._place(batch.key, [part.pool for part in batch.parts])
         if place < self.config.outer * self.config.inner:
             if not self._anchor:
                 self._anchor = {name: v for name, v in net.copy().items() if name.startswith("encoder.")}
@@ -128,13 +128,18 @@ class DualNet(Method):
         self._soft.load_state(state)
         self._anchor = {name: value for name, value in state.items() if name.startswith("encoder.")}
 
-    def _place(self, batch: "Batch") -> tuple[bool, int]:
+    def turn(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
+        # What views do to the moments must not leak into the labels' updates, which no look-ahead takes back.
+        return "views" if self._place(key, pools)[1] < self.config.outer * self.config.inner else "labels"
+
+    def _place(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> tuple[bool, int]:
         """Return whether the update's cycle is a labeled one, and its place in the cycle."""
-        seed, t, _, update, _ = batch.key
+        seed, t, _, update, _ = key
+        only_labels, only_views = "unlabeled" not in pools, not {"labeled", "memory"} & set(pools)
         start = cycle = 0
         while True:
             coin = number(seed, t, cycle, "cycle") / 2**64
-            is_labeled = bool(batch.supervised) and (batch.unlabeled is None or coin < self.config.threshold)
+            is_labeled = not only_views and (only_labels or coin < self.config.threshold)
             length = self.config.outer * self.config.inner + _SUPERVISED * is_labeled
             if int(update) < start + length:
                 return is_labeled, int(update) - start

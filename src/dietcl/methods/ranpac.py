@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dietcl.streams.batch import Batch, Part
     from dietcl.streams.stream import TimeStep
 
-HELD_OUT = 5  # one new label in five chooses the penalty
+HELD_OUT = 5  # one label in five chooses the penalty
 
 
 class RanPAC(Method):
@@ -68,7 +68,7 @@ class RanPAC(Method):
         if not len(step.labeled):
             return None
         rows = len(self.store) + len(step.labeled)
-        flops = self._fit_flops(rows, _held_out(rows - self.fitted), step.seen_classes)
+        flops = self._fit_flops(rows, _held_out(rows), step.seen_classes)
         flops += 2 * rows * self.dim * self.config.random_features
         stretches: list[Stretch] = [Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))]
         if self.config.adapt and step.is_first:
@@ -89,20 +89,22 @@ class RanPAC(Method):
 
         from dietcl.methods.pieces.ridge import Sums, exact, fit
 
-        values, total = self.store.values, len(self.store)
+        total = len(self.store)
         if total == self.fitted:
             return
+        # Row numbers are random, so in their order the last labels are a fair sample of all.
+        order = self.store.rows.argsort()
+        values, labels = self.store.values[order], self.store.labels[order]
         try:
             with torch.no_grad():
                 rows = exact(net.run(self.projection, values, purpose="project"))
         except Overdraft:
             return  # the features wait for the next time step, and so they do if no solve fits
-        # Sweeps go in random order, so the last labels are a fair sample.
-        held_out = _held_out(total - self.fitted)
+        held_out = _held_out(total)
         choose = held_out > 0 and net.pay("solve", self._fit_flops(total, held_out, net.classes))
         if not choose and not net.pay("solve", self._fit_flops(total, 0, net.classes)):
             return
-        targets = torch.nn.functional.one_hot(self.store.labels, net.classes).to(rows)
+        targets = torch.nn.functional.one_hot(labels, net.classes).to(rows)
         penalty = None if choose else self.penalty
         found = fit(rows, targets, self.sums, penalty, held_out, torch.finfo(values.dtype).eps)
         self.weight, self.penalty, self.fitted = found.weight.to(values), found.penalty, total
@@ -138,5 +140,5 @@ class RanPAC(Method):
         return fit_flops(rows, self.config.random_features, self.sums is not None, held_out, classes)
 
 
-def _held_out(fresh: int) -> int:
-    return -(-fresh // HELD_OUT) if fresh > 1 else 0
+def _held_out(labels: int) -> int:
+    return -(-labels // HELD_OUT) if labels > 1 else 0

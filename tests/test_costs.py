@@ -1,0 +1,36 @@
+"""What each method books is what arithmetic on paper says, part by part."""
+
+import pytest
+
+from dietcl.experiments import costs
+from dietcl.experiments.arithmetic import ARITHMETIC
+from dietcl.methods import METHODS
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_receipts_agree_with_arithmetic_on_paper(method):
+    found = costs.measure(method, "micro")
+    assert found.keys() == ARITHMETIC[method].keys()
+    for part, cost in found.items():
+        assert cost.images > 0
+        assert min(*cost.paper, *cost.booked) > 0, part
+        assert cost.booked == pytest.approx(cost.paper, rel=costs.TOLERANCE), part
+
+
+def test_a_price_that_is_wrong_is_seen():
+    cost = costs.Cost()
+    cost.add(10, (10.0, 9.0), (10.0, 9.0))
+    assert cost.agrees()
+    cost.add(10, (10.0, 9.0), (10.0, 9.5))
+    assert not cost.agrees()
+
+
+def test_the_table_goes_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{costs.BEGIN}\nold\n{costs.END}\nafter\n")
+    assert costs.main(["--methods", "ncm", "--write", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith(f"before\n{costs.BEGIN}\n")
+    assert text.endswith(f"{costs.END}\nafter\n")
+    assert "| ncm | new label | f | 0.333 | 0.333 |" in text
+    assert "old" not in text
