@@ -174,6 +174,7 @@ class FineTuned(Method):
             images = torch.cat([part.view(name, strong=True) for name in ("one", "two") for part in batch.parts])
             projector = self.cassle.modules()["projector"]
             one, two = net.run(projector, net.encode(images, "views"), purpose="projector").chunk(2)
+            net.charge("projector", 6 * len(one) * WIDTH**2)
             yield Term("views", barlow_twins(one, two, 5e-3, 0.1))
 
     def modules(self):
@@ -308,7 +309,8 @@ def test_receipts_name_every_view_the_teacher_and_the_modules(blobs, accounting)
         items = {(item.purpose, item.operation): item for item in receipt.items if item.purpose != "evaluation"}
         expected = {
             ("views", "train"): (seen, seen),
-            ("projector", "module"): (seen, seen * 3 * project / receipt.pass_flops),
+            # A pair of views has a product of 32 by 32, with the gradients of both factors.
+            ("projector", "module"): (seen, seen * (3 * project + 3 * 32**2) / receipt.pass_flops),
             ("features", "forward"): (12 * made["classifier"], 12 * made["classifier"] * forward),
             ("head", "head_train"): (
                 12 * made["classifier"],
@@ -319,12 +321,13 @@ def test_receipts_name_every_view_the_teacher_and_the_modules(blobs, accounting)
             expected |= {
                 ("teacher", "forward"): (seen, seen * forward),
                 ("teacher", "module"): (seen, seen * project / receipt.pass_flops),
-                ("predictor", "module"): (seen, seen * 3 * predict / receipt.pass_flops),
+                ("predictor", "module"): (seen, seen * (3 * predict + 4 * 32**2) / receipt.pass_flops),
             }
         # An update whose cost was not foreseen may have been paid in part and not applied: none was here.
         assert {key: (item.images, pytest.approx(item.passes)) for key, item in items.items()} == expected
         spent = sum(items[key].passes for key in expected if key[0] not in ("features", "head"))
-        own = 2 * (3 * project + (receipt.t > 1) * (project + 3 * predict)) / receipt.pass_flops
+        correlations = 6 * 32**2 + (receipt.t > 1) * 8 * 32**2
+        own = (2 * (3 * project + (receipt.t > 1) * (project + 3 * predict)) + correlations) / receipt.pass_flops
         a_update = 12 * (2 + (receipt.t > 1) * 2 * forward + own)
         assert made["ssl"] == int(0.8 * 14 * 12 / a_update)
         assert spent == pytest.approx(made["ssl"] * a_update)

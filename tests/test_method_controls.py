@@ -31,10 +31,17 @@ def flops_of(learner):
 def test_replay_gets_the_share_that_dietcl_spends(blobs, stream, sampling):
     cost = cost_model(MODEL)
     price = (cost.masked_pass + cost.decoder_pass) / cost.encoder_pass
-    method = tiny_learner(tiny_config(blobs, "er", sampling=sampling, dietcl_flops=True)).method
-    shares = [method.next_phase(step, (), 5.0).share for step in stream.steps]
-    later = 0.8 * (2 + price) / 3 + 0.2
-    assert shares == pytest.approx([(2 + price) / 3, later, later])
+    for threshold, remaining, joint in (
+        ("80%", 5.0, 0.8),
+        ("400", 500.0, 0.8),
+        ("400", 1600.0, 0.25),
+        ("400", 300.0, 1),
+    ):
+        options = {"sampling": sampling, "dietcl_flops": True, "threshold": threshold}
+        method = tiny_learner(tiny_config(blobs, "er", **options)).method
+        shares = [method.next_phase(step, (), remaining).share for step in stream.steps]
+        later = joint * (2 + price) / 3 + 1 - joint
+        assert shares == pytest.approx([(2 + price) / 3, later, later])
     assert 0 < price < 1
     bare = replace(stream.steps[1], unlabeled=np.zeros(0, np.int64))
     assert method.next_phase(bare, (), 5.0).share == 1
@@ -44,7 +51,7 @@ def test_replay_gets_the_share_that_dietcl_spends(blobs, stream, sampling):
 
 def test_replay_spends_the_flops_of_dietcl(blobs):
     diet = run_through(tiny_learner(tiny_config(blobs, "dietcl", budget="20", threshold="80%")))
-    er = run_through(tiny_learner(tiny_config(blobs, "er", budget="20", dietcl_flops=True)))
+    er = run_through(tiny_learner(tiny_config(blobs, "er", budget="20", dietcl_flops=True, threshold="80%")))
     assert all(receipt.spent == 240 for receipt in diet.ledger.closed)
     for spent, limit, receipt in zip(flops_of(er), flops_of(diet), er.ledger.closed, strict=True):
         update = 12 * receipt.pass_flops

@@ -107,9 +107,9 @@ def test_one_prompt_without_keys_is_plain_prompt_tuning(blobs):
         logits = plain_prompted(batch.memory.images, tokens, held) @ weights["head.weight"].T + weights["head.bias"]
         return plain_cross_entropy(logits, batch.memory)
 
-    _, keys = plain_l2p(batch, top=1)
-    compare(learner, batch, {"replay": (1.0, tuning), "keys": (0.0, keys)}, phase="prompt")
-    assert not learner.method.modules()["prompts"].keys.grad.any()
+    compare(learner, batch, {"replay": (1.0, tuning)}, phase="prompt")
+    keys = learner.method.modules()["prompts"].keys
+    assert keys.grad is None or not keys.grad.any()
 
 
 def test_the_choice_does_not_depend_on_the_length_of_keys_or_queries():

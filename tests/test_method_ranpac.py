@@ -83,7 +83,7 @@ def error_at(penalty, rows, labels, held_out):
 
 
 @pytest.mark.parametrize("random_features", [7, 40])
-def test_the_penalty_is_chosen_on_a_fifth_of_the_new_labels(blobs, random_features):
+def test_the_penalty_is_chosen_on_a_fifth_of_the_stored_labels(blobs, random_features):
     learner = fixed_learner(blobs, "ranpac", random_features=random_features)
     method = learner.method
     method.projection.double()

@@ -22,7 +22,7 @@ from dietcl.errors import UserError
 from dietcl.methods import METHODS, method_class
 from dietcl.report import write_report
 from dietcl.run import execute, is_finished
-from tiny import tiny_config, tiny_learner, write_blobs
+from tiny import AMPLE, tiny_config, tiny_learner, write_blobs
 
 CLOCK = {"seconds", "data_wait"}
 
@@ -91,7 +91,7 @@ def test_a_run_may_be_interrupted_again_and_again(config, uninterrupted, tmp_pat
 
 @pytest.mark.parametrize("method", [name for name in METHODS if method_class(name).learns == "stream"])
 def test_every_method_goes_on_from_a_checkpoint(blobs, tmp_path, method):
-    config = tiny_config(blobs, method, budget="2")
+    config = tiny_config(blobs, method, budget=AMPLE.get(method, "2"))
     whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
     for _ in learn(whole):
         pass

@@ -22,6 +22,8 @@ TINY: dict[str, dict[str, object]] = {
     "dualnet": {"width": 16},
     "ranpac": {"random_features": 60},
 }
+# Budgets that buy every kind of update of methods whose images are dear (others: 2).
+AMPLE = {"ccic": "12", "cassle": "9", "dualnet": "14", "fixmatch": "3", "l2p": "3", "lwf": "3"}
 MODEL = ModelConfig(encoder="micro", image_size=16, decoder_dim=16, decoder_depth=1, decoder_heads=2)
 
 

@@ -133,6 +133,7 @@ PRESETS: dict[str, Preset] = {
         budget="40",
         methods={
             "dietcl": {"alpha": 1.0, "threshold": "80%"},  # docs/regime.md tells how alpha was found
+            "er": {"threshold": "80%"},
             "cassle": {"width": 256},  # wider ones would cost more than the encoder
             "dualnet": {"width": 256},
             "two_stage": {"fine_tune_lr": 1.0},  # micro's rates are those of fine-tuning

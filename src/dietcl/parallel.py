@@ -5,10 +5,9 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from dietcl.errors import UserError
@@ -19,7 +18,8 @@ Progress = Callable[[int, float], None]
 # What is run in the processes: it gets an item and may report how far it is.
 Work = Callable[[Item, Callable[[float], None]], Value]
 
-_reports: Any = None  # in a worker: where to put (item, how far)
+# Spawned, because forked children inherit torch's thread pools in a state that may hang.
+_CONTEXT = get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,65 @@ class Outcome(Generic[Value]):
     failure: str | None
 
 
+class _Worker:
+    """A process, the pipe that leads to it, and the item that it works on."""
+
+    def __init__(self, work: Any) -> None:
+        self.pipe, other = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(target=_serve, args=(work, other), daemon=True)
+        self.process.start()
+        other.close()
+        self.number = -1
+
+    def give(self, number: int, item: Any) -> None:
+        """Hand over an item."""
+        self.number = number
+        self.pipe.send((number, item))
+
+
 def in_processes(
     work: Work[Item, Value], items: Sequence[Item], jobs: int, progress: Progress = lambda number, done: None
 ) -> Iterator[Outcome[Value]]:
     """Do the work on every item, several at a time, and yield what became of each as it finishes."""
-    # Spawned, because forked children inherit torch's thread pools in a state that may hang.
-    context = get_context("spawn")
-    reports = context.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(reports, progress), daemon=True)
-    listener.start()
+    waiting = list(enumerate(items))[::-1]
+    workers: dict[Connection, _Worker] = {}
+
+    def employ() -> None:
+        if waiting:
+            worker = _Worker(work)
+            workers[worker.pipe] = worker
+            worker.give(*waiting.pop())
+
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(reports,)) as pool:
-            futures = [pool.submit(_do, work, item, number) for number, item in enumerate(items)]
-            try:
-                for future in as_completed(futures):
-                    yield future.result()
-            except BrokenProcessPool:
-                raise UserError(
-                    "a process was killed, most likely for want of memory; finished runs are kept, "
-                    "so give the same command again with fewer --jobs"
-                ) from None
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(min(jobs, len(items))):
+            employ()
+        while workers:
+            for pipe in wait(list(workers)):
+                assert isinstance(pipe, Connection)
+                worker = workers[pipe]
+                try:
+                    report = pipe.recv()
+                except (EOFError, OSError):  # it was killed, which must not take the others along
+                    del workers[pipe]
+                    worker.process.join()
+                    employ()
+                    why = f"its process ended with code {worker.process.exitcode}, perhaps for want of memory"
+                    yield Outcome(worker.number, None, f"{why}; the same command goes on, if need be with fewer --jobs")
+                    continue
+                if isinstance(report, float):
+                    progress(worker.number, report)
+                    continue
+                if waiting:
+                    worker.give(*waiting.pop())
+                else:
+                    del workers[pipe]
+                    pipe.close()
+                yield report
     finally:
-        reports.put(None)
-        listener.join()
+        for worker in workers.values():
+            worker.process.terminate()
+        for worker in workers.values():
+            worker.process.join()
 
 
 def cores() -> int:
@@ -63,25 +97,34 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _listen(reports: Any, progress: Progress) -> None:
-    while (report := reports.get()) is not None:
-        progress(*report)
-
-
-def _begin(reports: Any) -> None:
-    global _reports
-    _reports = reports
-    # Ctrl-C reaches the whole group; a run can be killed at any time, so there is nothing to tidy up.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _serve(work: Any, pipe: Connection) -> None:
+    """Work on what comes through the pipe until it is closed."""
+    # Ctrl-C is the parent's business, which ends its workers: a run can be killed at any time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
+    while True:
+        try:
+            number, item = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_do(work, item, number, pipe))
 
 
-def _do(work: Work[Item, Value], item: Item, number: int) -> Outcome[Value]:
+def _follow_parent() -> None:
+    """End this process when the parent has ended in whatever way."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(work: Work[Item, Value], item: Item, number: int, pipe: Connection) -> Outcome[Value]:
     try:
-        return Outcome(number, work(item, lambda done: _reports.put((number, done))), None)
+        return Outcome(number, work(item, lambda done: pipe.send(float(done))), None)
     except UserError as error:
         return Outcome(number, None, str(error))
     except Exception:

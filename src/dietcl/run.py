@@ -81,7 +81,7 @@ def execute(
 ) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless `fresh`."""
     stream, index = open_stream(config, progress)
-    identity = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": _weights_digest(config)}
+    identity = _identity(config, stream)
     if not stream.classes:
         raise UserError(
             f"--label-rate {config.recipe.label_rate}: no label is revealed, as it rounds to none in every class and "
@@ -90,7 +90,7 @@ def execute(
     if fresh:
         _refuse_to_empty(folder)
     else:
-        _refuse_another(identity, folder)
+        refuse_another(config, stream, folder)
         if is_finished(folder):
             say(f"{folder}: finished before, so nothing was done")
             return
@@ -162,9 +162,13 @@ def _empty(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _refuse_another(identity: dict[str, Any], folder: Path) -> None:
+def _identity(config: RunConfig, stream: Stream) -> dict[str, Any]:
+    return {**config.resolved(), "stream_identity": stream.identity, "weights_digest": _weights_digest(config)}
+
+
+def refuse_another(config: RunConfig, stream: Stream, folder: Path) -> None:
     """Refuse a folder that holds another run."""
-    known = _read_config(folder)
+    identity, known = _identity(config, stream), _read_config(folder)
     if not known and (is_finished(folder) or checkpoint.newest(folder / "checkpoint")):
         raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
     different = [_WORDS.get(name, name) for name in _differences(known, identity)]

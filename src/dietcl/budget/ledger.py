@@ -61,7 +61,8 @@ class Ledger:
         self._paused_at: float | None = None
         self._is_free = False
         self._in_update = False
-        self._held_passes = self._held_seconds = 0.0
+        self._held_passes = 0.0
+        self.pass_seconds = 0.0  # how long a pass took of late
 
     def open(self, t: int, classes: int, spans: int = 1) -> None:
         """Begin a time step with a fresh budget, or with those of so many; `classes` is the width of the head in it."""
@@ -92,6 +93,7 @@ class Ledger:
 
     def require(self, operation: Operation, images: int) -> None:
         """Raise Overdraft unless the operation on so many images fits; for work that is booked in several charges."""
+        self._require_open()
         if not self._is_free:
             self._refuse(operation, images * self._prices[operation, 0][0])
 
@@ -108,20 +110,32 @@ class Ledger:
         return self._prices[operation, 0][0]
 
     @property
+    def is_free(self) -> bool:
+        """Whether what is charged now costs nothing."""
+        return self._is_free
+
+    @property
     def pass_flops(self) -> int:
         """FLOPs of one pass in this time step."""
         self._require_open()
         return self._pass_flops
 
     @contextmanager
-    def hold(self, passes: float, seconds: float, leave: float = 0.0) -> Iterator[None]:
-        """Keep back so much from all that is spent inside, but at most half of what remains, and leave some passes."""
+    def hold(self, passes: float, leave: float = 0.0) -> Iterator[None]:
+        """Keep back so much from all that is spent inside, but at most half of what remains, and leave some passes.
+
+        Under a budget in seconds it is as much time as so many passes take at the pace so far.
+        """
+        self._most_seconds = self.remaining_seconds / 2
         self._held_passes = min(passes, self.remaining / 2, max(0.0, self.remaining - leave))
-        self._held_seconds = min(seconds, self.remaining_seconds / 2)
         try:
             yield
         finally:
-            self._held_passes = self._held_seconds = 0.0
+            self._held_passes = 0.0
+
+    @property
+    def _held_seconds(self) -> float:
+        return min(self._held_passes * self.pass_seconds, self._most_seconds) if self._held_passes else 0.0
 
     def close(self) -> StepReceipt:
         """End the time step and return its receipt."""
@@ -237,7 +251,8 @@ class Ledger:
             step = {"t": self._t, "classes": self._classes, "spans": self._spans, "elapsed": elapsed}
             step["account"] = account
         receipts = [plain(receipt) for receipt in self._receipts]
-        return {"receipts": receipts, "search": self._search.state(), "step": step}
+        pace = self.pass_seconds if self.unit == "seconds" else 0.0
+        return {"receipts": receipts, "search": self._search.state(), "step": step, "pass_seconds": pace}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what state() returned, in a ledger made with the same arguments."""
@@ -246,6 +261,7 @@ class Ledger:
             for receipt in state["receipts"]
         ]
         self._search = Account.from_state(state["search"])
+        self.pass_seconds = state["pass_seconds"]
         self._step = None
         if (step := state["step"]) is not None:
             self.open(step["t"], step["classes"], step["spans"])

@@ -50,7 +50,6 @@ class Learner:
     witness: Witness
     origin: str  # where the first weights came from
     pace: float = 0.0  # seconds that the last update took
-    pass_seconds: float = 0.0  # and how many for each pass of it
 
     @property
     def device(self) -> torch.device:

@@ -4,7 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -22,6 +22,7 @@ from dietcl.streams.sampler import pools_of, sample, walk
 from dietcl.streams.stream import TimeStep
 
 LOG_EVERY = 10
+MOST_STRETCHES = 1000  # in a time step; more of them mean that a method never says None
 _ADVICE = "lower --lr or --head-lr; the last finished time step is kept"
 
 
@@ -36,22 +37,25 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
         learner.ledger.open(step.t, step.seen_classes, step.spans)
         _announce(learner, step)
-        learner.method.begin_step(learner.net, step)
+        with _within_budget(learner, "begin_step"):
+            learner.method.begin_step(learner.net, step)
         curve = _Curve(learner, step)
         done: tuple[Stretch, ...] = ()
         updates = 0
         while stretch := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
+            if len(done) > MOST_STRETCHES:
+                raise RuntimeError(
+                    f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
+                    "return None when the time step is over, which `done` tells"
+                )
             with hold(learner, stretch):
                 if isinstance(stretch, Sweep):
                     run_sweep(learner, step, stretch, len(done))
                 else:
                     updates += run_phase(learner, step, stretch, len(done), curve)
             done += (stretch,)
-        try:
+        with _within_budget(learner, "end_step"):
             learner.method.end_step(learner.net, step)
-        except Overdraft as refused:
-            name = type(learner.method).__name__
-            raise RuntimeError(f"{name}.end_step must be paid from what its phases leave over: {refused}") from refused
         curve.after_last_update()
         learning_seconds = time.perf_counter() - started
         until = min(step.t + 1, len(learner.stream.tests))
@@ -119,9 +123,10 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
                 f"the loss is {values} at time step {step.t}, phase {phase.name}, update {update}; {_ADVICE}"
             )
         optimizer.step()
-        learner.method.after_update(learner.net, phase)
+        with _within_budget(learner, "after_update"):
+            learner.method.after_update(learner.net, phase)
         cost, learner.pace = ledger.spent - spent, time.perf_counter() - started
-        learner.pass_seconds = learner.pace / cost
+        ledger.pass_seconds = learner.pace / cost
         if update % LOG_EVERY == 0:
             learner.witness.event(
                 "update", t=step.t, phase=phase.name, update=update, loss=values, lr=lr, spent=ledger.spent
@@ -167,8 +172,10 @@ def hold(learner: Learner, stretch: Stretch) -> AbstractContextManager[None]:
     ledger, reserve = learner.ledger, stretch.reserve
     passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
     passes += reserve.flops / ledger.pass_flops
-    leave = learner.config.training.batch if isinstance(stretch, Phase) else 0.0
-    return ledger.hold(passes, passes * learner.pass_seconds, leave)
+    leave = 0.0
+    if isinstance(stretch, Phase) and stretch.share:
+        leave = learner.config.training.batch * stretch.price / stretch.share
+    return ledger.hold(passes, leave)
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:
@@ -192,6 +199,16 @@ def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -
         # The update's loss is the mean over micro-batches of the sum of the terms.
         torch.stack([term.weight * term.value for term in terms]).sum().div(micro_batches).backward()
     return {term.name: term.value.detach() / micro_batches for term in terms}
+
+
+@contextmanager
+def _within_budget(learner: Learner, hook: str) -> Iterator[None]:
+    """Let a hook spend what is there; only losses and gather may be refused in the midst."""
+    try:
+        yield
+    except Overdraft as refused:
+        name = type(learner.method).__name__
+        raise RuntimeError(f"{name}.{hook} must be paid from what its phases leave over: {refused}") from refused
 
 
 def _known(value: float) -> float | None:

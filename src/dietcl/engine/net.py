@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ class Net:
         self.say = say
         """Tells the user a sentence."""
         self._paid = False
-        self._module_flops: dict[tuple[object, ...], int] = {}
+        self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
         self._guard(network)
 
     @property
@@ -85,7 +86,7 @@ class Net:
             return self._network.features(images)
 
     def classify(self, features: Tensor, purpose: str) -> Tensor:
-        """Return the logits of given features with gradient."""
+        """Return the logits of given features with gradient; the head that `encode` was charged for is not this one."""
         self._charge(purpose, "head_train", "head_forward", features)
         with self._running():
             return self._network.logits_of(features)
@@ -115,8 +116,10 @@ class Net:
     def run(self, module: nn.Module, *inputs: Tensor, purpose: str, weights: Weights | None = None) -> Any:
         """Run a module of the method's own with gradient, or without one under the given weights."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and weights is None):
-            flops = self._flops_of(module, inputs)
-            self._ledger.charge_flops(purpose, "module", flops * len(inputs[0]), len(inputs[0]))
+            rows = len(inputs[0])
+            if any(len(value) != rows for value in inputs):
+                raise ValueError(f"{type(module).__name__}: inputs of {[len(value) for value in inputs]} rows differ")
+            self._ledger.charge_flops(purpose, "module", rows * self._flops_of(module, inputs), rows)
             with self._running():
                 return module(*inputs) if weights is None else functional_call(module, dict(weights), inputs)
 
@@ -200,8 +203,12 @@ class Net:
 
     # Payment.
 
+    def charge(self, purpose: str, flops: float) -> None:
+        """Charge for work of a loss that no network does, such as a product of matrices."""
+        self._ledger.charge_flops(purpose, "module", flops)
+
     def pay(self, purpose: str, flops: float) -> bool:
-        """Charge for work that is no run of a network, such as a closed-form solve; False if it does not fit."""
+        """Charge for work that can be left out, such as a closed-form solve; False if it does not fit."""
         try:
             self._ledger.charge_flops(purpose, "solve", flops)
         except Overdraft:
@@ -209,21 +216,26 @@ class Net:
         return True
 
     def _charge(self, purpose: str, with_grad: Operation, without: Operation, images: Tensor, prompts: int = 0) -> None:
+        if torch.is_grad_enabled() and self._ledger.is_free:
+            raise Unmetered("evaluation is free and must not learn; leave torch's gradients off in predict")
         operation = with_grad if torch.is_grad_enabled() else without
         self._ledger.charge(purpose, operation, len(images), prompts=prompts)
 
     def _gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
         weights = self.weights()
-        with self._running(), torch.enable_grad():
-            logits = self._network.logits_of(self._network.features(part.images))
+        with torch.enable_grad():
+            with self._running():
+                logits = self._network.logits_of(self._network.features(part.images))
             found = torch.autograd.grad(loss(part, logits), list(weights.values()), materialize_grads=True)
         return dict(zip(weights, found, strict=True))
 
     def _flops_of(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> int:
         """Return the FLOPs of a module for one image, counted once per shape on the meta device."""
-        backward = torch.is_grad_enabled()
-        key = (id(module), backward, *((value.shape[1:], value.requires_grad) for value in inputs))
-        if key not in self._module_flops:
+        values = (*inputs, *module.parameters())
+        backward = torch.is_grad_enabled() and any(value.requires_grad for value in values)
+        key = (backward, *((value.shape[1:], value.requires_grad) for value in values))
+        known = self._module_flops.setdefault(module, {})
+        if key not in known:
             state = {name: torch.empty_like(value, device="meta") for name, value in module.state_dict().items()}
             for name, value in module.named_parameters():
                 state[name].requires_grad_(value.requires_grad)
@@ -238,8 +250,8 @@ class Net:
                 return torch.stack([value.sum() for value in outputs])
 
             with self._running():
-                self._module_flops[key] = count_flops(run, backward)
-        return self._module_flops[key]
+                known[key] = count_flops(run, backward)
+        return known[key]
 
     def _guard(self, module: nn.Module) -> None:
         for part in module.modules():

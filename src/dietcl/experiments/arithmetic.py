@@ -73,7 +73,8 @@ class Paper:
 
     def branch(self, gradient: bool = True) -> float:
         """The fast branch: a stem on the image, which needs no gradient, and four pairs of convolutions."""
-        stem, stages = 3 * self.patch**2 * self.dim, 4 * (9 * self.dim + self.dim**2)
+        narrow = self.dim // 8
+        stem, stages = 3 * self.patch**2 * self.dim, 4 * (9 + 1) * self.dim * narrow
         return self.flops(self.grid**2 * (4 * stem + 6 * stages if gradient else 2 * stem + 2 * stages))
 
 
@@ -97,6 +98,14 @@ def _swept(formula: str, price: Callable[[Paper], float], what: str = "new label
 _ONE = _each("1", lambda p, d: d.images)
 
 
+def _dietcl(p: Paper, d: Drawn) -> float:
+    if p.config.reconstruct == "unlabeled":
+        return d.unlabeled * p.r + d.labeled + d.memory
+    shares = p.config.unlabeled, p.config.labeled + (p.config.memory if d.is_first else 0)
+    reconstructed = int(d.labeled * shares[0] / sum(shares) + 0.5)
+    return reconstructed * p.r + d.labeled - reconstructed + d.memory
+
+
 def _l2p(p: Paper, d: Drawn) -> float:
     tokens = p.config.top * p.config.length
     pool = p.flops(2 * 3 * p.config.pool * p.dim)  # queries against keys, gradient of both
@@ -105,9 +114,10 @@ def _l2p(p: Paper, d: Drawn) -> float:
 
 def _cassle(p: Paper, d: Drawn) -> float:
     w = p.config.width
-    student = 1 + p.perceptron(p.dim, w, w, w)
-    teacher = p.f + p.perceptron(p.dim, w, w, w, gradient=False) + p.perceptron(w, w, w)
-    return 2 * d.images * (student + (0 if d.is_first else teacher))
+    correlation = p.flops(2 * w**2)  # a pair's share of the product, and as much again for each gradient
+    student = 2 * (1 + p.perceptron(p.dim, w, w, w)) + 3 * correlation
+    teacher = 2 * (p.f + p.perceptron(p.dim, w, w, w, gradient=False) + p.perceptron(w, w, w)) + 4 * correlation
+    return d.images * (student + (0 if d.is_first else teacher))
 
 
 def _dualnet(p: Paper, d: Drawn) -> float:
@@ -124,7 +134,7 @@ def _dualnet(p: Paper, d: Drawn) -> float:
         return (d.labeled + d.memory) * (1 + p.branch() + p.head)
     current = d.labeled if is_labeled else d.unlabeled
     w = p.config.width
-    return 2 * (current + d.memory) * (1 + p.perceptron(p.dim, w, w, w))
+    return (current + d.memory) * (2 * (1 + p.perceptron(p.dim, w, w, w)) + p.flops(6 * w**2))
 
 
 def _coin(*key: int | str) -> float:
@@ -158,7 +168,7 @@ def _ranpac(p: Paper, d: Drawn) -> float:
 
 ARITHMETIC: dict[str, dict[str, Rule]] = {
     "dietcl": {
-        "joint": _each("r if unlabeled, else 1", lambda p, d: d.unlabeled * p.r + d.labeled + d.memory, "image, joint"),
+        "joint": _each("r if reconstructed, else 1", _dietcl, "image, joint"),
         "balance": _each("1", lambda p, d: d.memory, "image, memory alone"),
     },
     "er": {"replay": _ONE},
@@ -193,6 +203,7 @@ ARITHMETIC: dict[str, dict[str, Rule]] = {
     },
     "naive": {"fine-tune": _ONE},
     "linear_probe": {
+        "head": _each("f + head", lambda p, d: d.images * (p.f + p.head), "image of an update"),
         "features": _swept("f", lambda p: p.f),
         "end": Rule("label so far", "singular value decomposition", _ridge),
     },

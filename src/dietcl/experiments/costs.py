@@ -33,6 +33,7 @@ from dietcl.verbs.options import parse
 from dietcl.verbs.settings import method_defaults
 
 TOLERANCE = 0.01
+VARIANTS = ("linear_probe:sgd", "ranpac:frozen", "dietcl:labeled")  # those that cost otherwise than their method
 BEGIN, END = "<!-- costs: begin -->", "<!-- costs: end -->"
 
 
@@ -104,7 +105,7 @@ class Watch:
         result = call()
         after = self._spent()
         booked = (after[0] - before[0], after[1] - before[1])
-        if any(booked) or part in self._rules:
+        if any(booked):
             images = drawn.memory if part == "end" else drawn.images
             by_images, by_flops = (self._rules[part].passes(self._paper(name), drawn) for name in ("images", "flops"))
             self.costs.setdefault(part, Cost()).add(images, (by_images, by_flops), booked)
@@ -175,7 +176,7 @@ def sheet(costs: dict[str, dict[str, Cost]], title: str) -> Sheet:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and tell by the exit code whether every part agrees."""
     options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "costs", __doc__ or "")
-    names = list(METHODS) if options.methods == "all" else options.methods.split(",")
+    names = [*METHODS, *VARIANTS] if options.methods == "all" else options.methods.split(",")
     costs: dict[str, dict[str, Cost]] = {}
     for name in names:
         costs[name] = measure(name, options.preset)
@@ -191,11 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, table: Sheet) -> None:
-    before, found, rest = path.read_text().partition(BEGIN)
+    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not found or not end:
         raise UserError(f"{path}: has no lines {BEGIN} and {END} to put the table between")
-    path.write_text(f"{before}{BEGIN}\n{table.markdown()}{END}{after}")
+    path.write_text(f"{before}{BEGIN}\n{table.markdown()}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

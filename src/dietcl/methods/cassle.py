@@ -71,7 +71,8 @@ class CaSSLe(Method):
         phases = [Phase(name="classifier", mix=Mix(memory=1), price=1 / 3 if self.config.classifier == "probe" else 1)]
         if self.config.ssl and _has_pairs(step):
             price = 8 / 3 if self._teacher else 2
-            phases.insert(0, Phase(name="ssl", mix=_arrived(step), share=self.config.ssl, price=price))
+            share = self.config.ssl if step.seen_classes else 1.0  # without any class there is nothing to classify
+            phases.insert(0, Phase(name="ssl", mix=_arrived(step), share=share, price=price))
         return phases[len(done)] if len(done) < len(phases) else None
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
@@ -100,17 +101,19 @@ class CaSSLe(Method):
         self._teacher.load_state(state)
 
     def _views(self, net: "Net", batch: "Batch") -> Iterator[Term]:
-        from dietcl.methods.pieces.barlow import barlow_twins, two_views
+        from dietcl.methods.pieces.barlow import barlow_twins, correlation_flops, two_views
 
         config, teacher = self.config, self._teacher
         images = two_views(batch.parts)
         features = net.run(self._projector, net.encode(images, "views"), purpose="projector")
         one, two = features.chunk(2)
+        net.charge("projector", correlation_flops(one))
         yield Term("views", barlow_twins(one, two, config.off_diagonal, config.scale))
         if teacher:
             former = net.features(images, "teacher", teacher.weights)
             former = net.run(self._projector, former, purpose="teacher", weights=teacher.module("projector"))
             predicted = net.run(self._predictor, features, purpose="predictor")
+            net.charge("predictor", 2 * correlation_flops(one, factors=1))
             pairs = zip(predicted.chunk(2), former.chunk(2), strict=True)
             one, two = (barlow_twins(new, old, config.off_diagonal, config.scale) for new, old in pairs)
             yield Term("distill", (one + two) / 2, config.strength)

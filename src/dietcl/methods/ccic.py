@@ -72,10 +72,11 @@ class CCIC(Method):
         if not labels:
             return None
         reserve = Reserve(forward=labels)
+        first, last = self._price(step, cross=not step.is_first), self._price(step, cross=False)
         stretches: tuple[Stretch, ...] = (
-            Phase(name="mixmatch", mix=self._mix(cross=not step.is_first), share=0.9, reserve=reserve, price=10 / 3),
+            Phase(name="mixmatch", mix=self._mix(cross=not step.is_first), share=0.9, reserve=reserve, price=first),
             # At a tenth of the rate, about where the first phase's cosine ended.
-            Phase(name="settle", mix=self._mix(cross=False), lr_scale=0.1, reserve=reserve, price=8 / 3),
+            Phase(name="settle", mix=self._mix(cross=False), lr_scale=0.1, reserve=reserve, price=last),
             Sweep(name="embed", pool="memory"),
         )
         return stretches[len(done)] if len(done) < len(stretches) else None
@@ -115,6 +116,17 @@ class CCIC(Method):
     def _mix(self, cross: bool) -> Mix:
         is_used = self.config.strength > 0 or (cross and self.config.cross > 0)
         return Mix(unlabeled=1 / 3 if is_used else 0.0, labeled=1 / 3, memory=1 / 3, past_only=True)
+
+    def _price(self, step: "TimeStep", cross: bool) -> float:
+        """Return the passes of an image of a batch, on the average over its pools."""
+        config = self.config
+        has_memory, has_unlabeled = not step.is_first, self._mix(cross).unlabeled > 0 and len(step.unlabeled) > 0
+        is_apart = cross and config.cross > 0 and has_memory and has_unlabeled
+        guess: float = config.augmentations * 4 / 3 if config.strength else 0.0
+        by_pool = [1.0 + config.triplet] * 2  # without a memory its share goes to the labels
+        if has_unlabeled:
+            by_pool.append(guess)
+        return float(sum(by_pool) + 2 * is_apart) / len(by_pool)
 
     def _mixmatch(self, net: "Net", batch: "Batch") -> Iterator[Term]:
         """Yield the terms of images that are mixed across all pools, their targets with them."""

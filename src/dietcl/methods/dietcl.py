@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dietcl.streams.stream import TimeStep
 
 
-def _limit(threshold: str) -> tuple[float, float]:
+def limit(threshold: str) -> tuple[float, float]:
     """Return the joint phase's limits: updates' worth of passes, and share of the budget."""
     is_share = threshold.endswith("%")
     try:
@@ -61,7 +61,7 @@ class DietCL(Method):
 
         def __post_init__(self) -> None:
             if self.threshold != "auto":
-                _limit(self.threshold)
+                limit(self.threshold)
             if not 0 <= self.alpha < math.inf:
                 raise UserError(f"--alpha {self.alpha}: give a weight from 0")
             if not 0 < self.balance_lr <= 1:
@@ -81,7 +81,7 @@ class DietCL(Method):
         elif not self.config.memory:
             phases = [Phase(name="joint", mix=self._joint_mix())]
         else:
-            updates, share = _limit(self.config.threshold)
+            updates, share = limit(self.config.threshold)
             phases = [
                 Phase(name="joint", mix=self._joint_mix(), updates=updates, share=share),
                 Phase(

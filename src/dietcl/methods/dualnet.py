@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dietcl.errors import UserError
 from dietcl.keys import number
@@ -68,6 +68,7 @@ class DualNet(Method):
         self._soft = Store()
         self._anchor: dict[str, torch.Tensor] = {}  # the encoder where the present look-ahead began
         self._is_due = False  # whether the present update is the last of its look-ahead
+        self._cycle: tuple[Any, int, int] = (None, 0, 0)  # where `_place` last stood, so that it need not begin anew
 
     def setup(self, net: "Net") -> None:
         from dietcl.methods.pieces.barlow import projector
@@ -84,9 +85,12 @@ class DualNet(Method):
             if step.is_first and len(step.labeled) + len(step.unlabeled) < 2:
                 return None  # a single image has no views to tell apart, nor classes
             flops = self._branch_flops + 2 * self._dim * step.seen_classes
-            mix = Mix(unlabeled=1 / 3, labeled=1 / 3, memory=1 / 3, past_only=True)
+            # Among its own classes alone, a new label is set against old ones only if it is in the memory, too.
+            past_only = step.is_first or self.config.strategy == "task_free"
+            mix = Mix(unlabeled=1 / 3, labeled=1 / 3, memory=1 / 3, past_only=past_only)
             reserve = Reserve(forward=labels, flops=labels * flops)
-            return Phase(name="cycles", mix=mix, reserve=reserve, price=4 / 3)
+            is_split = len(step.unlabeled) > 0 and step.seen_classes > 0  # a third of the batch waits for its turn
+            return Phase(name="cycles", mix=mix, reserve=reserve, price=4 / 3 if is_split else 2.0)
         return Sweep(name="soft targets", pool="labeled") if labels and len(done) == 1 else None
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
@@ -136,20 +140,25 @@ class DualNet(Method):
         """Return whether the update's cycle is a labeled one, and its place in the cycle."""
         seed, t, _, update, _ = key
         only_labels, only_views = "unlabeled" not in pools, not {"labeled", "memory"} & set(pools)
-        start = cycle = 0
+        known, start, cycle = self._cycle
+        stream = (seed, t, only_labels, only_views)
+        if known != stream or int(update) < start:
+            start = cycle = 0
         while True:
             coin = number(seed, t, cycle, "cycle") / 2**64
             is_labeled = not only_views and (only_labels or coin < self.config.threshold)
             length = self.config.outer * self.config.inner + _SUPERVISED * is_labeled
             if int(update) < start + length:
+                self._cycle = (stream, start, cycle)
                 return is_labeled, int(update) - start
             start, cycle = start + length, cycle + 1
 
     def _views(self, net: "Net", parts: "list[Part]") -> Term:
-        from dietcl.methods.pieces.barlow import barlow_twins, two_views
+        from dietcl.methods.pieces.barlow import barlow_twins, correlation_flops, two_views
 
         features = net.encode(two_views(parts), "views")
         one, two = net.run(self._projector, features, purpose="projector").chunk(2)
+        net.charge("projector", correlation_flops(one))
         # One optimizer serves both losses, so this one must not grow with the number of features.
         return Term("views", barlow_twins(one, two, _OFF_DIAGONAL, 1 / self.config.width))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Stretch, Term
+from dietcl.methods.dietcl import limit
 from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ class ER(Method):
         """Keep a reservoir of this many labels of earlier time steps (all by default)."""
         dietcl_flops: bool = False
         """Spend only the FLOPs that DietCL spends of a budget priced by images, whose reconstructions are cheaper."""
+        threshold: str = "400"
+        """DietCL's threshold, with --dietcl-flops: updates' worth of passes, or a share of the budget such as 80%."""
 
         def __post_init__(self) -> None:
             if self.memory is not None and self.memory < 1:
                 raise UserError(f"--memory {self.memory}: keep at least one label, or leave the option out to keep all")
+            limit(self.threshold)
 
     variants: ClassVar[dict[str, Config]] = {
         "uniform": Config(sampling="uniform"),
@@ -51,8 +55,10 @@ class ER(Method):
             mix = Mix(memory=1, capacity=self.config.memory)
         if not self.config.dietcl_flops or not len(step.unlabeled):
             return Phase(name="replay", mix=mix)
-        # It does so for the whole first time step with labels, and for 80 % of the budget of a later one.
-        return Phase(name="replay", mix=mix, share=1 - (1.0 if step.is_first else 0.8) * self._saved)
+        # It does so for the whole first time step with labels, and until its threshold in later ones.
+        updates, share = limit(self.config.threshold)
+        joint = 1.0 if step.is_first else min(share, updates / remaining if remaining else 1.0)
+        return Phase(name="replay", mix=mix, share=1 - joint * self._saved)
 
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
         yield Term("replay", batch.cross_entropy(net.logits(*batch.supervised)))

@@ -47,7 +47,7 @@ class FixMatch(Method):
         if done:
             return None
         # Guesses are among the classes revealed in this time step; without any there is nothing to guess.
-        unlabeled = self.config.unlabeled if len(step.labeled) else 0.0
+        unlabeled = self.config.unlabeled if len(step.labeled) and len(step.unlabeled) else 0.0
         labels = (1 - unlabeled) / 2
         mix = Mix(unlabeled=unlabeled, labeled=labels, memory=labels, past_only=True)
         return Phase(name="match", mix=mix, price=1 + unlabeled / 3)

@@ -38,7 +38,7 @@ class L2P(Method):
         frozen: bool = True
         """Leave the encoder as it is; otherwise it is trained too, and a copy of the first one makes the queries."""
         replay: bool = True
-        """Draw half of a batch from the labels of earlier time steps; otherwise only this time step's are learned."""
+        """Draw half of a batch from all labels so far; otherwise only this time step's are learned."""
 
         def __post_init__(self) -> None:
             if self.pool < 1:
@@ -78,7 +78,8 @@ class L2P(Method):
             # Earlier classes are hidden from new images, but not from those that show them.
             values.append(part.cross_entropy(scores, batch.classes if part.pool == "labeled" else None))
         yield Term("replay", batch.mean(values))
-        yield Term("keys", -likeness, self.config.strength)
+        if self.config.strength:
+            yield Term("keys", -likeness, self.config.strength)
 
     def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
         scores: torch.Tensor = self._run(net, images)[0]

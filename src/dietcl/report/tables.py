@@ -22,7 +22,7 @@ _NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer", "
 # What goes next, whole column by whole column, where even less fits.
 _LEAST_NEEDED = ("seconds", "passes", "forgetting", "final_current", "final_old_mean", "average_mean")
 _COSTS = ("final_mean", "average_mean", "forgetting", "spent", "seconds", "state")
-_LEAST_NEEDED_COSTS = ("average_mean", "state", "seconds", "forgetting")
+_LEAST_NEEDED_COSTS = ("average_mean", "forgetting", "state", "seconds")
 _WHERE_AFTER = "spent"
 
 

@@ -24,8 +24,8 @@ Examples:
   dietcl compare --methods all --tiny     (every method for two time steps: a smoke test)
   dietcl compare --stream photos/manifest.parquet --recipe time --methods dietcl,linear_probe
 
-Finished runs in --out are not repeated, and a run that fails does not stop the others. All options of `dietcl train`
-that are not a method's own can be given; --stream and --preset decide which further ones there are."""
+Finished runs in --out are not repeated, and a run that fails does not stop the others. The options below are those of
+`dietcl train` that all methods share; --stream and --preset decide which there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class Options:
     seeds: int = 1
     """Runs of each method, with the seeds 0, 1, and so on."""
     tiny: bool = False
-    """Two time steps of three updates on a few test images: whether every method works at all."""
+    """By default two time steps of three updates on a few test images: whether every method works at all."""
     jobs: int | None = None
-    """Runs at a time, one thread each (as many as there are cores)."""
+    """Runs at a time, one thread each (as many as there are cores, or one on a GPU)."""
     out: Path = Path("runs/compare")
     """Folder of the runs and the report."""
     fresh: bool = False
@@ -61,12 +61,15 @@ def main(arguments: list[str]) -> int:
     choices, rest = pick(arguments, stream="glyphs", preset="micro")
     sizes = preset(choices.preset)
     shared = shared_fields(sizes, open_source(choices.stream))
+    if "--tiny" in rest:
+        tiny = {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
+        shared = [(name, kind, tiny.get(name, default)) for name, kind, default in shared]
     fields = (("options", Annotated[Options, FLAT], Options()), *shared)
     parsed = parse(gather(*fields), rest, "dietcl compare", DESCRIPTION)
     options: Options = parsed.options
     values = {name: getattr(parsed, name) for name, _, _ in shared}
-    if options.tiny:
-        values |= {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
+    if options.tiny and values["first_time_steps"] is not None:
+        values["first_time_steps"] = min(values["first_time_steps"], values["recipe"].time_steps)
     runs = [
         (
             run_config(choices.stream, method, method_defaults(method, sizes), seed, values),
@@ -86,22 +89,32 @@ def _methods(text: str) -> list[str]:
     if not names:
         raise UserError(f"--methods {text!r}: name at least one of {', '.join(METHODS)}, or all")
     for name in names:
-        method_config(name)  # refuses what does not exist
+        try:
+            method_config(name)
+        except UserError as error:
+            raise UserError(f"{str(error).replace('--method ', '--methods ', 1)} (or all, alone)") from None
     return list(dict.fromkeys(names))
 
 
 def _compare(runs: Sequence[tuple[RunConfig, Path]], options: Options) -> int:
     from rich.console import Console
 
+    from dietcl.engine.device import pick_device
     from dietcl.files import make_folder
+    from dietcl.parallel import cores
     from dietcl.report.page import accuracy_picture, write_report
     from dietcl.report.runs import read_run
     from dietcl.report.tables import comparison_rows, cost_table
-    from dietcl.run import open_stream
+    from dietcl.run import open_stream, refuse_another
 
+    jobs = options.jobs or (cores() if pick_device(options.device).type == "cpu" else 1)
+    # Drawn once before several processes want it; and what cannot be started is refused before anything is.
+    streams = {config.seed: open_stream(config)[0] for config, _ in runs}
+    if not options.fresh:
+        for config, folder in runs:
+            refuse_another(config, streams[config.seed], folder)
     make_folder(options.out)
-    open_stream(runs[0][0])  # drawn and checked once, before several processes want it at once
-    failures = _carry_out(runs, options, Console(stderr=True))
+    failures = _carry_out(runs, options, jobs, Console(stderr=True))
     finished = [folder for number, (_, folder) in enumerate(runs) if number not in failures]
     if finished:
         ordered = _by_accuracy([read_run(folder) for folder in finished])
@@ -128,7 +141,9 @@ def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
     return [run for group in groups for run in group]
 
 
-def _carry_out(runs: Sequence[tuple[RunConfig, Path]], options: Options, console: "Console") -> dict[int, str]:
+def _carry_out(
+    runs: Sequence[tuple[RunConfig, Path]], options: Options, jobs: int, console: "Console"
+) -> dict[int, str]:
     """Execute the runs in processes; returns why runs failed, by number."""
     from rich.progress import (
         BarColumn,
@@ -139,7 +154,7 @@ def _carry_out(runs: Sequence[tuple[RunConfig, Path]], options: Options, console
         TimeRemainingColumn,
     )
 
-    from dietcl.parallel import cores, in_processes
+    from dietcl.parallel import in_processes
 
     failures: dict[int, str] = {}
     totals = [config.first_time_steps or config.recipe.time_steps for config, _ in runs]
@@ -154,16 +169,17 @@ def _carry_out(runs: Sequence[tuple[RunConfig, Path]], options: Options, console
             bars.update(bar, completed=int(sum(done)))
 
         work = _Work(options.device, options.fresh)
-        outcomes = in_processes(work, runs, options.jobs or cores(), advance)
+        outcomes = in_processes(work, runs, jobs, advance)
         try:
             for finished, outcome in enumerate(outcomes, start=1):
                 config, folder = runs[outcome.number]
                 advance(outcome.number, totals[outcome.number])
                 bars.update(bar, description=f"{finished} of {len(runs)} runs")
+                log = folder.with_name(f"{folder.name}.failed.log")
+                log.unlink(missing_ok=True)
                 if outcome.failure is not None:
                     failures[outcome.number] = outcome.failure
-                    log = folder.with_name(f"{folder.name}.failed.log")
-                    log.write_text(outcome.failure)
+                    log.write_text(outcome.failure, encoding="utf-8")
                     last = outcome.failure.strip().splitlines()[-1]
                     console.print(
                         f"{config.method}, seed {config.seed}: {last} (log: {log})", markup=False, soft_wrap=True

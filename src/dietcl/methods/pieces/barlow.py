@@ -23,12 +23,17 @@ def barlow_twins(one_BD: Tensor, two_BD: Tensor, off_diagonal: float, scale: flo
     return scale * ((1 - diagonal_D).square().sum() + off_diagonal * redundancy)
 
 
-def projector(dim: int, width: int, layers: int = 3, out: int | None = None) -> nn.Module:
+def correlation_flops(projections_BD: Tensor, factors: int = 2) -> int:
+    """Return the FLOPs of a correlation of as many pairs, and of the gradients of so many of its factors."""
+    return 2 * (1 + factors) * len(projections_BD) * projections_BD.shape[1] ** 2
+
+
+def projector(dim: int, width: int, layers: int = 3) -> nn.Module:
     """Return a perceptron; its norms look at one image at a time, so that there are no statistics to keep or freeze."""
     parts: list[nn.Module] = []
     for inputs in (dim, *(width,) * (layers - 2)):
         parts += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
-    return nn.Sequential(*parts, nn.Linear(width, width if out is None else out))
+    return nn.Sequential(*parts, nn.Linear(width, width))
 
 
 def _standardize(values_BD: Tensor) -> Tensor:

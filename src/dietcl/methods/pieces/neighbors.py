@@ -15,7 +15,8 @@ def vote(features: Tensor, store: Store, neighbors: int, classes: int) -> Tensor
     Among equal votes the nearer neighbor decides; a uniform vote of weight one keeps the logarithm finite.
     """
     query = F.normalize(features)
-    near, labels = query.new_zeros(len(query), 0), store.labels.new_zeros(len(query), 0)
+    near = query.new_zeros(len(query), 0)
+    labels = torch.zeros(len(query), 0, dtype=torch.int64, device=query.device)
     for start in range(0, len(store), CHUNK):
         part = slice(start, start + CHUNK)
         likeness = query @ F.normalize(store.values[part].to(query)).T
@@ -23,8 +24,11 @@ def vote(features: Tensor, store: Store, neighbors: int, classes: int) -> Tensor
         labels = torch.cat([labels, store.labels[part].expand(len(query), -1)], dim=1)
         near, order = near.topk(min(neighbors, near.shape[1]), dim=1)
         labels = labels.gather(1, order)
-    rank = torch.arange(labels.shape[1], device=query.device, dtype=query.dtype)
-    weight = 1 + 1e-3 * 0.5**rank  # all that come after a neighbor add up to less than its own surplus
     votes = query.new_full((len(query), classes), 1 / max(1, classes))
-    votes.scatter_add_(1, labels, weight.expand_as(labels))
+    votes.scatter_add_(1, labels, torch.ones_like(labels, dtype=query.dtype))
+    if labels.shape[1]:
+        # The first among the neighbors whose class has the most votes gets a little more: nearness decides ties.
+        won = votes.gather(1, labels)
+        nearest = (won >= won.amax(1, keepdim=True) - 1e-6).int().argmax(1, keepdim=True)
+        votes.scatter_add_(1, labels.gather(1, nearest), votes.new_full((len(votes), 1), 1e-3))
     return (votes / votes.sum(1, keepdim=True)).log()

@@ -29,7 +29,7 @@ def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
     x = torch.cat([(x - mean) / spread, x.new_ones(len(x), 1)], dim=1)
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
     projected = u.T @ y
-    best, penalty, least = x.new_zeros(x.shape[1], classes), PENALTIES[0], torch.inf
+    penalty, least = PENALTIES[0], torch.inf
     for candidate in PENALTIES:
         shrunk = s**2 / (s**2 + candidate)
         fitted = u @ (shrunk[:, None] * projected)
@@ -37,7 +37,7 @@ def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
         error = float((((y - fitted) / (1 - leverage)) ** 2).mean())
         if error < least:
             least, penalty = error, candidate
-            best = vh.T @ ((s / (s**2 + candidate))[:, None] * projected)
+    best = vh.T @ ((s / (s**2 + penalty))[:, None] * projected)
     weight = best[:-1] / spread[:, None]
     return Solution(weight.to(features), (best[-1] - mean @ weight).to(features), penalty)
 
