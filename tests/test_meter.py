@@ -15,6 +15,7 @@ from dietcl.methods import METHODS
 from dietcl.streams.batch import Part
 from tiny import tiny_config, tiny_learner
 
+DEAR = {"ccic", "cassle", "dualnet", "l2p"}  # whose updates may turn out dearer than the one before
 GRADIENT = {"train", "importance", "reconstruct", "prompt", "prompt_train", "head_train"}
 
 
@@ -60,10 +61,11 @@ def booked(receipt: StepReceipt) -> tuple[dict[str, int], dict[str, int]]:
     return forward, backward
 
 
-def check(meter: Meter, names: set[str], receipt: StepReceipt) -> None:
+def check(meter: Meter, names: set[str], receipt: StepReceipt, is_whole: bool) -> None:
     """Compare the blocks, which every run of the encoder or decoder goes through once, with the receipt.
 
-    The head may run less often than was paid for, since its price is part of the encoder's.
+    The head may run less often than was paid for, since its price is part of the encoder's; and an update that could
+    not be paid to its end goes forward, but not backward.
     """
     forward, backward = booked(receipt)
     for name in names:
@@ -73,7 +75,10 @@ def check(meter: Meter, names: set[str], receipt: StepReceipt) -> None:
             assert meter.backward[name] <= backward[part], name
         elif ".blocks." in name:
             assert meter.forward[name] == forward[part], name
-            assert meter.backward[name] == backward[part], name
+            if is_whole:
+                assert meter.backward[name] == backward[part], name
+            else:
+                assert meter.backward[name] <= backward[part], name
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")  # the first layer: images need no gradient
@@ -91,7 +96,7 @@ def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, a
     weighty = {name.rpartition(".")[0] for name, _ in learner.network.named_parameters()} & set(meter.names)
     for _ in learn(learner):
         # Layers without weights that timm skips (identities) may stay silent; all that do run must agree.
-        check(meter, weighty | set(meter.forward), learner.ledger.closed[-1])
+        check(meter, weighty | set(meter.forward), learner.ledger.closed[-1], method not in DEAR)
         assert meter.forward["encoder.vit.blocks.0.attn.qkv"] > 0
         meter.reset()
 
@@ -105,7 +110,7 @@ def test_every_module_runs_as_often_as_the_ledger_says_when_time_runs_out(blobs,
     learner.ledger._clock = lambda: next(ticks) / 4  # every look at the clock takes a quarter of a second
     meter = Meter(learner.network)
     for _ in learn(learner):
-        check(meter, set(meter.forward), learner.ledger.closed[-1])
+        check(meter, set(meter.forward), learner.ledger.closed[-1], method not in DEAR)
         meter.reset()
 
 

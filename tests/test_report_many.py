@@ -129,7 +129,7 @@ def test_the_cost_table_fits_and_drops_whole_columns(many: tuple[Run, ...]) -> N
     for width, titles in {
         120: ["A(T)", "A", "Spent", "Time", "State"],
         100: ["A(T)", "A", "Spent", "Time", "State"],
-        80: ["A(T)", "Spent", "Time"],
+        80: ["A(T)", "Spent", "Time", "State"],
         50: ["A(T)", "Spent"],
     }.items():
         text = _printed(many, width)
