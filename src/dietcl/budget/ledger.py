@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
+from dietcl.budget.allotment import TOLERANCE, Allotment, fits, fraction, part
 from dietcl.budget.cost import PROMPTED, CostModel, Operation
 from dietcl.budget.receipts import Account, Item, StepReceipt, plain
 from dietcl.budget.units import Budget
@@ -27,9 +28,6 @@ _PER_IMAGE: dict[Operation, float] = {
     "prompt_forward": 1 / 3,
     "reconstruct_forward": 1 / 3,
 }
-
-# Sums of thirds are inexact; the last one must still fit.
-_TOLERANCE = 1e-9
 
 
 class Overdraft(Exception):
@@ -168,7 +166,7 @@ class Ledger:
         """Passes left in this time step; without limit for budgets in seconds."""
         step = self._require_open()
         left = self._amount - step.spent - self._held_passes
-        return left if left > self._amount * _TOLERANCE or left == math.inf else 0.0
+        return left if left > self._amount * TOLERANCE or left == math.inf else 0.0
 
     @property
     def elapsed(self) -> float:
@@ -187,19 +185,19 @@ class Ledger:
 
     def spent_fraction(self) -> float:
         """Return how much of the time step's budget is gone, from 0 to 1."""
-        return max(_fraction(self.spent, self._amount), _fraction(self.elapsed, self._seconds))
+        return max(fraction(self.spent, self._amount), fraction(self.elapsed, self._seconds))
 
     def affords(self, passes: float, seconds: float = 0.0) -> bool:
         """Tell whether work of so many passes, expected to take so many seconds, fits the budget."""
         step = self._require_open()
         if self.unit == "seconds":
-            return _fits(self.elapsed + seconds + self._held_seconds, self._seconds)
-        return _fits(step.spent + passes + self._held_passes, self._amount)
+            return fits(self.elapsed + seconds + self._held_seconds, self._seconds)
+        return fits(step.spent + passes + self._held_passes, self._amount)
 
-    def allot(self, share: float = 1.0, updates: float = math.inf) -> "Allotment":
+    def allot(self, share: float = 1.0, updates: float = math.inf) -> Allotment:
         """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
-        passes = min(_part(share, self.remaining), updates * self.batch)
-        return Allotment(self, self._require_open(), passes, _part(share, self.remaining_seconds))
+        passes = min(part(share, self.remaining), updates * self.batch)
+        return Allotment(self, self._require_open(), passes, part(share, self.remaining_seconds))
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -309,41 +307,3 @@ class Ledger:
         if self._paused_at is not None:
             raise RuntimeError(f"{call} is not possible inside free().")
         return self._require_open()
-
-
-class Allotment:
-    """A limit on one stretch of work, such as a phase; made by `Ledger.allot`."""
-
-    def __init__(self, ledger: Ledger, account: Account, passes: float, seconds: float) -> None:
-        self.passes = passes
-        self.seconds = seconds
-        self._ledger = ledger
-        self._account = account
-        self._spent_before = account.spent
-        self._elapsed_before = ledger.elapsed
-
-    @property
-    def fraction(self) -> float:
-        """How much of the allotment is gone, in passes or in time, whichever is more; from 0 to 1."""
-        spent = self._account.spent - self._spent_before
-        elapsed = self._ledger.elapsed - self._elapsed_before
-        return max(_fraction(spent, self.passes), _fraction(elapsed, self.seconds))
-
-    def affords(self, passes: float, seconds: float = 0.0) -> bool:
-        """Tell whether the work fits both the allotment and the ledger."""
-        spent = self._account.spent - self._spent_before
-        elapsed = self._ledger.elapsed - self._elapsed_before
-        fits = _fits(spent + passes, self.passes) and _fits(elapsed + seconds, self.seconds)
-        return fits and self._ledger.affords(passes, seconds)
-
-
-def _fits(total: float, limit: float) -> bool:
-    return total <= limit * (1 + _TOLERANCE)
-
-
-def _part(share: float, whole: float) -> float:
-    return whole if whole == math.inf else share * whole
-
-
-def _fraction(part: float, whole: float) -> float:
-    return min(1.0, part / whole) if whole > 0 else 1.0
