@@ -4,6 +4,8 @@ python -m dietcl.experiments.difficulty
 """
 
 from dataclasses import replace
+from itertools import product
+from typing import Literal
 
 import numpy as np
 
@@ -11,15 +13,17 @@ from dietcl.experiments.regime import RECIPES, SEEDS
 from dietcl.experiments.ridge import ridge_accuracy
 from dietcl.verbs.train import parse_run
 
+TOKENS: tuple[Literal["mean", "class"], ...] = ("mean", "class")
+
 
 def main() -> None:
-    """Print the accuracy on both built-in streams, five seeds each."""
-    for stream in RECIPES:
+    """Print the accuracy on both built-in streams, by the features' kind, five seeds each."""
+    for stream, tokens in product(RECIPES, TOKENS):
         values = []
         for seed in SEEDS:
             config, _ = parse_run(["--stream", stream, "--seed", str(seed)])
-            values.append(ridge_accuracy(replace(config, recipe=RECIPES[stream])))
-        print(f"{stream}: {np.mean(values):.1%} ± {np.std(values, ddof=1):.1%} over seeds {SEEDS}")
+            values.append(ridge_accuracy(replace(config, recipe=RECIPES[stream]), tokens))
+        print(f"{stream}, {tokens} token: {np.mean(values):.1%} ± {np.std(values, ddof=1):.1%} over seeds {SEEDS}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """A head that is solved, not learned: what an encoder is worth to a classifier with the same few labels."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 
@@ -15,19 +17,21 @@ from dietcl.streams.stream import Rows
 CHUNK = 256
 
 
-def ridge_accuracy(config: RunConfig) -> float:
+def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean") -> float:
     """Return the pooled test accuracy of a ridge classifier, from all revealed labels, on a configuration's encoder.
 
-    The encoder is the one that the configuration's weights hold, and stays as it is.
+    The encoder is the one that the configuration's weights hold, and stays as it is; features are its mean token, as
+    the head sees it, or the class token, as L2P's query does.
     """
     stream, index = open_stream(config)
     network, _ = starting_network(config)
+    encode = network.features if tokens == "mean" else network.query
     loader = Loader(stream, Storage(index, config.model.image_size), torch.device("cpu"))
 
     def features(rows: Rows) -> torch.Tensor:
         with torch.no_grad():
             chunks = np.array_split(rows, -(-len(rows) // CHUNK))
-            parts = [network.features(normalize(loader.read(chunk))) for chunk in chunks]
+            parts = [encode(normalize(loader.read(chunk))) for chunk in chunks]
         return torch.cat(parts).double()
 
     labels = np.concatenate([step.labels for step in stream.steps])
