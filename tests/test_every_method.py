@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS, describe
 from dietcl.streams.augment import normalize
@@ -104,6 +105,32 @@ def test_every_state_is_made_of_named_tensors_that_can_be_taken_back(blobs, meth
     state, again = learner.method.state(), other.method.state()
     assert state.keys() == again.keys()
     assert all(torch.equal(state[name].nan_to_num(-7), again[name].nan_to_num(-7)) for name in state)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ewc", {"online": True, "decay": 0.5}),
+        ("linear_probe", {"head": "sgd"}),
+        ("ranpac", {"random_features": 5}),
+        ("ranpac", {"random_features": 12}),
+    ],
+)
+def test_options_that_change_what_is_kept_go_on_from_a_checkpoint(blobs, tmp_path, method, options):
+    # By default every method does: test_resume.py.
+    config = tiny_config(blobs, method, budget="2", **options)
+    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
+    run_through(whole)
+    run = learn(stopped)
+    next(run), next(run)
+    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
+    checkpoint.load(resumed, tmp_path / "checkpoint")
+    assert equal(resumed.method.state(), stopped.method.state())
+    assert list(learn(resumed, finished=2)) == [3]
+    assert equal(weights(resumed), weights(whole))
+    assert equal(resumed.method.state(), whole.method.state())
+    assert (resumed.counts.loss_sum == whole.counts.loss_sum).all()
+    assert resumed.ledger.receipts() == whole.ledger.receipts()
 
 
 def test_the_registry_describes_every_method_in_one_sentence():

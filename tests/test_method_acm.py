@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.engine import checkpoint
-from dietcl.engine.loop import learn
-from dietcl.errors import UserError
-from dietcl.methods.acm import ACM
 from dietcl.methods.base import Sweep
 from dietcl.streams.augment import normalize
 from fixed import fixed_learner, part
 from plain import plain_encoder
 from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, weights
+from watching import run_through, weights
 
 
 def test_one_neighbor_recalls_every_label_of_the_stream(blobs):
@@ -61,24 +57,3 @@ def test_every_label_is_looked_at_once_for_a_third_of_a_pass(blobs):
     assert stored == sorted(np.concatenate([step.labeled for step in learner.stream.steps]))
     after = weights(learner)
     assert all(torch.equal(after[name], before[name]) for name in before if not name.startswith("head"))
-
-
-@pytest.mark.parametrize("neighbors", [0, -1])
-def test_impossible_options_are_refused(neighbors):
-    with pytest.raises(UserError, match=f"--neighbors {neighbors}"):
-        ACM.Config(neighbors=neighbors)
-
-
-def test_it_goes_on_from_a_checkpoint(blobs, tmp_path):
-    config = tiny_config(blobs, "acm")
-    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
-    run_through(whole)
-    for t in learn(stopped):
-        if t == 2:
-            break
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    for _ in learn(resumed, finished=2):
-        pass
-    assert equal(resumed.method.state(), whole.method.state())
-    assert (resumed.counts.loss_sum == whole.counts.loss_sum).all()

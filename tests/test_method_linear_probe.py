@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from dietcl.budget.cost import cost_model
-from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
 from dietcl.methods.pieces.ridge import PENALTIES, solve_flops
 from dietcl.streams.augment import normalize
@@ -150,20 +149,3 @@ def test_sgd_leaves_every_bit_of_the_encoder_alone_and_pays_a_third_and_the_head
     with learner.ledger.free(), torch.no_grad():
         images = torch.zeros(2, 3, 16, 16)
         assert torch.equal(learner.method.predict(learner.net, images), learner.net.scores(images))
-
-
-@pytest.mark.parametrize("head", ["ridge", "sgd"])
-def test_it_goes_on_from_a_checkpoint(blobs, tmp_path, head):
-    config = tiny_config(blobs, "linear_probe", budget="2", head=head)
-    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
-    run_through(whole)
-    for t in learn(stopped):
-        if t == 2:
-            break
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    for _ in learn(resumed, finished=2):
-        pass
-    assert equal(resumed.method.state(), whole.method.state())
-    assert equal(weights(resumed), weights(whole))
-    assert (resumed.counts.loss_sum == whole.counts.loss_sum).all()

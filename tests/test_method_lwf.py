@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from dietcl.budget.cost import cost_model
-from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
-from dietcl.errors import UserError
 from dietcl.methods.lwf import LwF
 from fixed import CLASSES, compare, fixed_batch, fixed_learner
 from plain import plain_cross_entropy, plain_logits
@@ -157,33 +155,3 @@ def test_the_teacher_is_charged_a_forward_for_every_image(blobs, accounting):
             assert items["teacher", "forward"].flops == pytest.approx(
                 12 * updates * cost.flops("forward", receipt.classes)
             )
-
-
-def test_lwf_goes_on_with_its_teacher_from_a_checkpoint(blobs, tmp_path):
-    config = tiny_config(blobs, "lwf", budget="2")
-    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
-    run_through(whole)
-    run = learn(stopped)
-    next(run), next(run)
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    assert equal(resumed.method.state(), stopped.method.state())
-    list(learn(resumed, finished=2))
-    assert equal(weights(resumed), weights(whole))
-    assert equal(resumed.method.state(), whole.method.state())
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("strength", -1.0),
-        ("strength", math.nan),
-        ("strength", math.inf),
-        ("temperature", 0.0),
-        ("temperature", -2.0),
-        ("temperature", math.inf),
-    ],
-)
-def test_impossible_options_are_refused(option, value):
-    with pytest.raises(UserError, match=f"--{option} {value}: give"):
-        LwF.Config(**{option: value})

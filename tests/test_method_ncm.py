@@ -6,13 +6,11 @@ from itertools import permutations
 import pytest
 import torch
 
-from dietcl.engine import checkpoint
-from dietcl.engine.loop import learn
 from dietcl.methods.base import Sweep
 from fixed import fixed_learner, part
 from plain import plain_encoder
 from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, weights
+from watching import run_through, weights
 
 SWEEP = Sweep(name="means", pool="labeled")
 
@@ -95,18 +93,3 @@ def test_a_class_without_a_label_yet_is_never_preferred(blobs):
     assert (scores[:, [0, 2]] == -10).all()
     assert set(scores.argmax(1).tolist()) <= {1, 3, 4}
     assert gathered(blobs).method.predict(learner.net, torch.zeros(2, 3, 16, 16)).tolist() == [[-10] * 5] * 2
-
-
-def test_it_goes_on_from_a_checkpoint(blobs, tmp_path):
-    config = tiny_config(blobs, "ncm")
-    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
-    run_through(whole)
-    for t in learn(stopped):
-        if t == 2:
-            break
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    for _ in learn(resumed, finished=2):
-        pass
-    assert equal(resumed.method.state(), whole.method.state())
-    assert (resumed.counts.loss_sum == whole.counts.loss_sum).all()

@@ -277,21 +277,44 @@ def test_in_the_limit_dietcl_learns_what_balanced_replay_learns(blobs):
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
+    ("method", "options", "words"),
     [
-        ("dietcl", {"threshold": "-1"}),
-        ("dietcl", {"threshold": "nan"}),
-        ("dietcl", {"threshold": "150%"}),
-        ("dietcl", {"threshold": "most"}),
-        ("dietcl", {"unlabeled": 0, "labeled": 0, "memory": 0}),
-        ("dietcl", {"labeled": -0.1}),
-        ("dietcl", {"balance_lr": 0}),
-        ("dietcl", {"balance_lr": math.inf}),
-        ("er", {"memory": 0}),
+        ("dietcl", {"threshold": "-1"}, "--threshold -1: give a number of updates from 0"),
+        ("dietcl", {"threshold": "nan"}, "--threshold nan: give a number of updates from 0"),
+        ("dietcl", {"threshold": "150%"}, "--threshold 150%: give a number of updates from 0"),
+        ("dietcl", {"threshold": "most"}, "--threshold most: give a number of updates from 0"),
+        ("dietcl", {"unlabeled": 0, "labeled": 0, "memory": 0}, "--unlabeled, --labeled, --memory: give shares"),
+        ("dietcl", {"labeled": -0.1}, "--unlabeled, --labeled, --memory: give shares"),
+        ("dietcl", {"balance_lr": 0}, "--balance-lr 0: give a factor above 0"),
+        ("dietcl", {"balance_lr": math.inf}, "--balance-lr inf: give a factor above 0"),
+        ("er", {"memory": 0}, "--memory 0: keep at least one label"),
+        ("ewc", {"strength": -1.0}, "--strength -1.0: give a weight from 0"),
+        ("ewc", {"strength": math.nan}, "--strength nan: give a weight from 0"),
+        ("ewc", {"strength": math.inf}, "--strength inf: give a weight from 0"),
+        ("ewc", {"decay": 1.5, "online": True}, "--decay 1.5: give a factor from 0 to 1"),
+        ("ewc", {"decay": -0.1, "online": True}, "--decay -0.1: give a factor from 0 to 1"),
+        ("ewc", {"decay": math.nan, "online": True}, "--decay nan: give a factor from 0 to 1"),
+        ("ewc", {"decay": 0.5}, "--decay 0.5: only with --online"),
+        ("ewc", {"fisher": "exact"}, "--fisher exact: choose per_sample or batch_mean"),
+        ("mas", {"strength": -1.0}, "--strength -1.0: give a weight from 0"),
+        ("mas", {"strength": math.nan}, "--strength nan: give a weight from 0"),
+        ("mas", {"strength": math.inf}, "--strength inf: give a weight from 0"),
+        ("mas", {"decay": -0.1}, "--decay -0.1: give a share from 0 to 1"),
+        ("mas", {"decay": 1.1}, "--decay 1.1: give a share from 0 to 1"),
+        ("mas", {"decay": math.nan}, "--decay nan: give a share from 0 to 1"),
+        ("lwf", {"strength": -1.0}, "--strength -1.0: give a weight from 0"),
+        ("lwf", {"strength": math.nan}, "--strength nan: give a weight from 0"),
+        ("lwf", {"strength": math.inf}, "--strength inf: give a weight from 0"),
+        ("lwf", {"temperature": 0.0}, "--temperature 0.0: give a number above 0"),
+        ("lwf", {"temperature": -2.0}, "--temperature -2.0: give a number above 0"),
+        ("lwf", {"temperature": math.inf}, "--temperature inf: give a number above 0"),
+        ("acm", {"neighbors": 0}, "--neighbors 0: let at least one neighbor vote"),
+        ("acm", {"neighbors": -1}, "--neighbors -1: let at least one neighbor vote"),
+        ("ranpac", {"random_features": 0}, "--random-features 0: give at least 1"),
     ],
 )
-def test_impossible_options_are_refused(method, options):
-    with pytest.raises(UserError, match="--"):
+def test_impossible_options_are_refused(method, options, words):
+    with pytest.raises(UserError, match=words):
         method_class(method).Config(**options)
 
 

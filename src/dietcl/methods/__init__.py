@@ -67,6 +67,13 @@ def method_config(name: str) -> Any:
     return found.variants[variant]
 
 
+def every_method() -> list[str]:
+    """List METHOD and METHOD:VARIANT of all."""
+    return [
+        name for base in METHODS for name in (base, *(f"{base}:{variant}" for variant in method_class(base).variants))
+    ]
+
+
 def describe() -> list[Entry]:
     """List all methods."""
     entries = []

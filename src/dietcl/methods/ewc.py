@@ -1,30 +1,30 @@
 """Elastic weight consolidation (Kirkpatrick et al. 2017); online after Schwarz et al. (2018)."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dietcl.errors import UserError
-from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
-from dietcl.streams.mix import Mix
+from dietcl.methods.base import Sweep
+from dietcl.methods.pieces.anchored import Anchored
 
 if TYPE_CHECKING:
     import torch
 
     from dietcl.engine.net import Net
-    from dietcl.methods.pieces.importance import Pair
-    from dietcl.streams.batch import Batch, Part
+    from dietcl.streams.batch import Part
     from dietcl.streams.stream import TimeStep
 
 FEW_PAIRS = 5  # when fewer than these fit into the memory, the user is told
 
 
-class EWC(Method):
+class EWC(Anchored):
     """Fine-tunes, but holds weights that the Fisher information says mattered near their former values."""
 
     keeps = "weights and their importance, once per time step (--online: once)"
     cost = "1, and 1 per label for the Fisher pass"
+    sweep = "fisher"
+    _has_warned = False
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -49,44 +49,17 @@ class EWC(Method):
             if self.fisher not in ("per_sample", "batch_mean"):
                 raise UserError(f"--fisher {self.fisher}: choose per_sample or batch_mean")
 
-    def __init__(self, config: Config) -> None:
-        from dietcl.methods.pieces.importance import Estimate
-
-        super().__init__(config)
-        self._pairs: list[Pair] = []
-        self._fisher = Estimate()
-        self._has_warned = False
-
-    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
-        if not len(step.labeled):
-            return None
-        if not done:
-            reserve = Reserve(importance=len(step.labeled)) if self.config.strength else Reserve()
-            return Phase(name="fine-tune", mix=Mix(labeled=1), reserve=reserve)
-        return Sweep(name="fisher", pool="labeled") if self.config.strength and len(done) == 1 else None
-
-    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
-        import torch
-
-        assert batch.labeled is not None
-        (logits,) = net.logits(batch.labeled)
-        yield Term("labeled", batch.labeled.cross_entropy(logits))
-        if self._pairs:
-            weights = net.weights()
-            value = torch.stack([pair.penalty(weights) for pair in self._pairs]).sum()
-            yield Term("penalty", value, self.config.strength)
-
     def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
         if self.config.fisher == "per_sample":
-            self._fisher.add(net.squared_gradients(part, _own_loss), len(part))
+            self._estimate.add(net.squared_gradients(part, _own_loss), len(part))
         else:
             gradients = net.gradients(part, _own_loss)
-            self._fisher.add({name: value.square() for name, value in gradients.items()})
+            self._estimate.add({name: value.square() for name, value in gradients.items()})
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         from dietcl.methods.pieces.importance import Pair, add
 
-        importance = self._fisher.take()
+        importance = self._estimate.take()
         if not importance:
             return
         if self.config.online and self._pairs:
@@ -94,16 +67,6 @@ class EWC(Method):
         self._pairs.append(Pair(net.copy(), importance))
         if not self.config.online:
             self._warn_of_memory(net)
-
-    def state(self) -> "dict[str, torch.Tensor]":
-        from dietcl.methods.pieces.importance import pack
-
-        return pack(self._pairs)
-
-    def load_state(self, state: "dict[str, torch.Tensor]") -> None:
-        from dietcl.methods.pieces.importance import unpack
-
-        self._pairs = unpack(state)
 
     def _warn_of_memory(self, net: "Net") -> None:
         from dietcl.methods.pieces import importance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
-from dietcl.methods import METHODS, describe, method_config
+from dietcl.methods import METHODS, every_method, method_config
 from dietcl.verbs.options import gather, open_source, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
 def _methods(text: str) -> list[str]:
     """Return the methods that are asked for; all are those of the registry and their variants."""
     if text == "all":
-        return [name for entry in describe() for name in (entry.name, *(f"{entry.name}:{v}" for v in entry.variants))]
+        return every_method()
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UserError(f"--methods {text!r}: name at least one of {', '.join(METHODS)}, or all")

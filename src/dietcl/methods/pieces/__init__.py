@@ -1,1 +1,1 @@
-"""Pieces that several methods share; a method imports them when it runs, because they load torch."""
+"""Pieces that several methods share; those that load torch are imported when a method runs."""

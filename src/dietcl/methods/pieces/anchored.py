@@ -1,0 +1,61 @@
+"""Fine-tuning with weights held by importance."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
+from dietcl.streams.mix import Mix
+
+if TYPE_CHECKING:
+    import torch
+
+    from dietcl.engine.net import Net
+    from dietcl.methods.pieces.importance import Pair
+    from dietcl.streams.batch import Batch
+    from dietcl.streams.stream import TimeStep
+
+
+class Anchored(Method):
+    """Fine-tunes under the penalty of all pairs so far, then sweeps the labels for the importance of the next one.
+
+    A method adds to the estimate in `gather`, and in `end_step` takes it and makes a pair.
+    """
+
+    sweep: ClassVar[str]
+    """Name of the sweep."""
+
+    def __init__(self, config: Any) -> None:
+        from dietcl.methods.pieces.importance import Estimate
+
+        super().__init__(config)
+        self._pairs: list[Pair] = []
+        self._estimate = Estimate()
+
+    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
+        if not len(step.labeled):
+            return None
+        if not done:
+            reserve = Reserve(importance=len(step.labeled)) if self.config.strength else Reserve()
+            return Phase(name="fine-tune", mix=Mix(labeled=1), reserve=reserve)
+        return Sweep(name=self.sweep, pool="labeled") if self.config.strength and len(done) == 1 else None
+
+    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
+        import torch
+
+        assert batch.labeled is not None
+        (logits,) = net.logits(batch.labeled)
+        yield Term("labeled", batch.labeled.cross_entropy(logits))
+        if self._pairs:
+            weights = net.weights()
+            value = torch.stack([pair.penalty(weights) for pair in self._pairs]).sum()
+            yield Term("penalty", value, self.config.strength)
+
+    def state(self) -> "dict[str, torch.Tensor]":
+        from dietcl.methods.pieces.importance import pack
+
+        return pack(self._pairs)
+
+    def load_state(self, state: "dict[str, torch.Tensor]") -> None:
+        from dietcl.methods.pieces.importance import unpack
+
+        self._pairs = unpack(state)
