@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,26 +10,12 @@ from dietcl.errors import UserError
 from dietcl.experiments import regime
 from dietcl.experiments.cells import Cell, Store, run_cells
 from dietcl.experiments.sheets import Sheet
+from oracle import Oracle
 from tiny import tiny_config
 
 
-class Oracle(regime.Study):
-    """A study whose runs score what a rule says, on 2,000 test images at two time steps."""
-
-    def __init__(self, out: Path, accuracy) -> None:
-        super().__init__(regime.Options(out=out))
-        self.accuracy, self.asked = accuracy, []
-
-    def _run(self, cells, title) -> None:
-        for cell in cells:
-            self.asked.append(cell)
-            right = round(1000 * self.accuracy(cell))
-            count = [[1000, 0], [1000, 1000]]
-            correct = [[right, 0], [right, right]]
-            facts = {"labels_per_step": 20, "labels": 200, "arriving_per_step": 1000, "ridge": 0.5}
-            counts = {"correct": correct, "count": count, "loss_sum": [[0, 0], [0, 0]]}
-            entry = {"key": cell.key, "hash": cell.config.hash(), **counts, "facts": facts}
-            self.store.add(entry)
+class Study(Oracle, regime.Study):
+    """The comparison with Replay, by rule."""
 
 
 def test_every_method_has_twelve_trials_and_alpha_meets_every_rate():
@@ -42,8 +27,9 @@ def test_every_method_has_twelve_trials_and_alpha_meets_every_rate():
 
 def test_the_search_takes_the_best_trial_and_never_sees_a_reported_image(tmp_path):
     favorite = regime.TRIALS[4]
-    study = Oracle(
-        tmp_path, lambda cell: 0.9 if cell.config.training.lr == favorite.lr and "head 0.06" in cell.key else 0.5
+    study = Study(
+        regime.Options(out=tmp_path),
+        lambda cell: 0.9 if cell.config.training.lr == favorite.lr and "head 0.06" in cell.key else 0.5,
     )
     sheet = next(study.sheets())
     assert [row[3:] for row in sheet.rows if row[:2] == ("0.002", "0.06")] == [("90.0%*",) * 3]
@@ -60,11 +46,11 @@ def test_the_search_takes_the_best_trial_and_never_sees_a_reported_image(tmp_pat
 
 def test_the_peak_is_where_doubling_stops_gaining_more_than_its_error(tmp_path):
     scores = {40: 0.2, 80: 0.4, 160: 0.5, 320: 0.505}
-    study = Oracle(tmp_path / "peak", lambda cell: scores[int(cell.config.budget)])
+    study = Study(regime.Options(out=tmp_path / "peak"), lambda cell: scores[int(cell.config.budget)])
     measured, best = study.peak(regime.TRIALS[0])
     assert measured == scores
     assert best == 160
-    endless = Oracle(tmp_path / "endless", lambda cell: int(cell.config.budget) / 2000)
+    endless = Study(regime.Options(out=tmp_path / "endless"), lambda cell: int(cell.config.budget) / 2000)
     with pytest.raises(UserError, match="still gains at 1280"):
         endless.peak(regime.TRIALS[0])
 
@@ -73,7 +59,7 @@ def test_the_comparison_pairs_seeds_and_prints_the_regime(tmp_path):
     def accuracy(cell):
         return 0.5 + 0.01 * cell.config.seed + (0.02 if cell.config.method == "dietcl" else 0.0)
 
-    study = Oracle(tmp_path, accuracy)
+    study = Study(regime.Options(out=tmp_path), accuracy)
     results = study.compare(400, dict.fromkeys(regime.METHODS, regime.TRIALS[0]), threshold=320)
     sheet = regime._difference_sheet(results)
     assert [row[0] for row in sheet.rows] == ["DietCL less ER balanced", "DietCL less ER uniform"]

@@ -178,7 +178,7 @@ ARITHMETIC: dict[str, dict[str, Rule]] = {
     "gdumb": {"retrain": _ONE},
     "l2p": {"prompt": _each("f + q(25) + head", _l2p)},
     "cassle": {
-        "ssl": _each("2(1 + projector), later + 2(f + projector/3 + predictor)", _cassle, "image of views"),
+        "ssl": _each("2(1 + projector) + 2(f + projector/3 + predictor)", _cassle, "image of views"),
         "classifier": _each("f + head", lambda p, d: d.images * (p.f + p.head), "image, classifier"),
     },
     "dualnet": {
@@ -218,5 +218,5 @@ ARITHMETIC: dict[str, dict[str, Rule]] = {
     "fixmatch": {
         "match": _each("1 + f if unlabeled, else 1", lambda p, d: d.unlabeled * (1 + p.f) + d.labeled + d.memory)
     },
-    "lwf": {"fine-tune": _each("1 + f, first time step 1", lambda p, d: d.images * (1 + (0 if d.is_first else p.f)))},
+    "lwf": {"fine-tune": _each("1 + f", lambda p, d: d.images * (1 + (0 if d.is_first else p.f)))},
 }

@@ -1,6 +1,6 @@
 """What an image costs each method: arithmetic on paper against the receipts of a real run.
 
-    python -m dietcl.experiments.costs --preset base --write docs/methods.md
+    python -m dietcl.experiments.costs --preset small --jobs 2 --write docs/methods.md
 
 The arithmetic knows the pools of a batch and the shapes of the modules; what is booked is read off the ledger around
 every call of the method. Both are given in passes per image, by the `images` price list and by FLOPs.
@@ -9,6 +9,7 @@ every call of the method. Both are given in passes per image, by the `images` pr
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +22,10 @@ from dietcl.engine.net import Net
 from dietcl.engine.search import Silent
 from dietcl.errors import UserError
 from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
-from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.sheets import Sheet, put_between
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
+from dietcl.parallel import in_processes
 from dietcl.run import open_stream
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.recipes import Recipe
@@ -34,7 +36,7 @@ from dietcl.verbs.settings import method_defaults
 
 TOLERANCE = 0.01
 VARIANTS = ("linear_probe:sgd", "ranpac:frozen", "dietcl:labeled")  # those that cost otherwise than their method
-BEGIN, END = "<!-- costs: begin -->", "<!-- costs: end -->"
+MARK = "costs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,11 @@ class Options:
     """What to measure."""
 
     preset: Literal["micro", "tiny", "small", "base"] = "micro"
-    """Size of the network; base takes about ten minutes."""
+    """Size of the network; small takes some ten minutes, base four times as long."""
     methods: str = "all"
     """Names with commas, or all."""
+    jobs: int = 1
+    """Methods at a time, one thread each."""
     write: Path | None = None
     """Put the table between the marks in this Markdown file."""
 
@@ -69,11 +73,15 @@ class Cost:
         return all(abs(paper - booked) <= TOLERANCE * max(paper, booked) for paper, booked in pairs)
 
 
+# By part of a method, in the first time step or in a later one: the first has no memory and no teacher.
+Costs = dict[tuple[str, bool], Cost]
+
+
 class Watch:
     """Stands between the engine and a method, and compares what every call books with the arithmetic."""
 
     def __init__(self, learner: Learner) -> None:
-        self.costs: dict[str, Cost] = {}
+        self.costs: Costs = {}
         self._learner, self._watched = learner, learner.method
         self._rules = ARITHMETIC[learner.config.method]
         self._t = 0
@@ -108,7 +116,7 @@ class Watch:
         if any(booked):
             images = drawn.memory if part == "end" else drawn.images
             by_images, by_flops = (self._rules[part].passes(self._paper(name), drawn) for name in ("images", "flops"))
-            self.costs.setdefault(part, Cost()).add(images, (by_images, by_flops), booked)
+            self.costs.setdefault((part, drawn.is_first), Cost()).add(images, (by_images, by_flops), booked)
         return result
 
     def _spent(self) -> tuple[float, float]:
@@ -130,7 +138,7 @@ class Watch:
         )
 
 
-def measure(name: str, size: str) -> dict[str, Cost]:
+def measure(name: str, size: str) -> Costs:
     """Run a method for two time steps and return the costs of its parts."""
     config = _config(name, size)
     stream, index = open_stream(config)
@@ -141,13 +149,20 @@ def measure(name: str, size: str) -> dict[str, Cost]:
     return watch.costs
 
 
+def _work(size: str, name: str, report: Callable[[float], None]) -> Costs:
+    return measure(name, size)
+
+
 def _config(name: str, size: str) -> RunConfig:
     sizes = preset(size)
     is_micro = size == "micro"
     batch = 12 if is_micro else 6
+    options = method_defaults(name, sizes)
+    if name.startswith("dietcl"):
+        options = replace(options, threshold="80%")  # 400 updates would leave none of so few to the memory alone
     return RunConfig(
         method=name.partition(":")[0],
-        method_config=method_defaults(name, sizes),
+        method_config=options,
         stream="glyphs",
         source=Glyphs(classes=8, per_class=20, test_per_class=1),
         recipe=Recipe(recipe="class", time_steps=2, label_rate=0.15),
@@ -160,43 +175,47 @@ def _config(name: str, size: str) -> RunConfig:
     )
 
 
-def sheet(costs: dict[str, dict[str, Cost]], title: str) -> Sheet:
-    """Return the table of all methods: a row for each of their parts."""
+def sheet(costs: dict[str, Costs], title: str) -> Sheet:
+    """Return the table of all methods: a row for each of their parts, of later time steps where they have it."""
     rows = []
     for name, parts in costs.items():
         rules = ARITHMETIC[name.partition(":")[0]]
-        for part, cost in parts.items():
+        for part in dict.fromkeys(part for part, _ in parts):
+            cost = parts[part, (part, False) not in parts]
             pairs = zip(cost.paper, cost.booked, strict=True)
-            numbers = [f"{value / max(1, cost.images):.3f}" for pair in pairs for value in pair]
-            rows.append((name, rules[part].what, rules[part].formula, *numbers, "" if cost.agrees() else "differs"))
-    heads = ("method", "for each", "passes", "images: paper", "images: receipts", "FLOPs: paper", "FLOPs: receipts", "")
+            numbers = [_number(value / cost.images) for pair in pairs for value in pair]
+            rows.append((f"`{name}`", rules[part].what, rules[part].formula, *numbers))
+    heads = ("method", "for each", "passes", "images: paper", "images: receipts", "FLOPs: paper", "FLOPs: receipts")
     return Sheet(title, heads, tuple(rows))
+
+
+def _number(passes: float) -> str:
+    return f"{passes:.3f}" if passes >= 0.01 else f"{passes:.2g}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and tell by the exit code whether every part agrees."""
     options = parse(Options(), list(sys.argv[1:] if arguments is None else arguments), "costs", __doc__ or "")
     names = [*METHODS, *VARIANTS] if options.methods == "all" else options.methods.split(",")
-    costs: dict[str, dict[str, Cost]] = {}
-    for name in names:
-        costs[name] = measure(name, options.preset)
+    costs: dict[str, Costs] = {}
+    for outcome in in_processes(partial(_work, options.preset), names, options.jobs):
+        name = names[outcome.number]
+        if outcome.value is None:
+            raise UserError(f"{name}: {outcome.failure}")
+        costs[name] = outcome.value
         print(f"{name}: {len(costs)} of {len(names)}", file=sys.stderr, flush=True)
+    costs = {name: costs[name] for name in names}
     model = preset(options.preset).model
     table = sheet(costs, f"Passes per image at {model.encoder}, {model.image_size} px: arithmetic against receipts.")
     from rich.console import Console
 
     Console().print(table.table())
     if options.write is not None:
-        _write(options.write, table)
-    return 0 if all(cost.agrees() for parts in costs.values() for cost in parts.values()) else 1
-
-
-def _write(path: Path, table: Sheet) -> None:
-    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not found or not end:
-        raise UserError(f"{path}: has no lines {BEGIN} and {END} to put the table between")
-    path.write_text(f"{before}{BEGIN}\n{table.markdown()}{END}{after}", encoding="utf-8")
+        put_between(options.write, MARK, table.markdown())
+    differing = [f"{name}, {part}" for name, parts in costs.items() for (part, _), c in parts.items() if not c.agrees()]
+    for line in differing:
+        print(f"{line}: arithmetic and receipts differ by more than {TOLERANCE:.0%}", file=sys.stderr)
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":

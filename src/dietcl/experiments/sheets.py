@@ -1,9 +1,12 @@
 """Tables of an experiment, for the terminal and for Markdown."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
+
+from dietcl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,3 +31,18 @@ class Sheet:
         rule = ["---", *["---:"] * (len(self.header) - 1)]
         lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.rows)]
         return "\n".join([self.title, "", *lines, ""])
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the lines of a Markdown file between which a command puts its tables."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def put_between(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks of this name in a Markdown file."""
+    begin, end = marks(name)
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise UserError(f"{path}: has no lines {begin} and {end} to put the table between")
+    path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
