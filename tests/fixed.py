@@ -60,12 +60,25 @@ def leaves(learner):
     return named
 
 
+def nudge(learner, seed=0):
+    """Move every weight a little."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in leaves(learner).values():
+            value += 0.02 * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+
+
+def losses_of(learner, batch, phase="joint"):
+    """Return the terms of a batch by name."""
+    return {term.name: term for term in learner.method.losses(learner.net, Phase(name=phase, mix=Mix()), batch)}
+
+
 def compare(learner, batch, expected, phase="joint"):
     """Compare terms by name, and the gradient of their weighted sum in every weight; returns the terms.
 
     `expected` has for each term its weight and a function from weights by name (see `leaves`) to its value.
     """
-    terms = {term.name: term for term in learner.method.losses(learner.net, Phase(name=phase, mix=Mix()), batch)}
+    terms = losses_of(learner, batch, phase)
     weights = {name: value.detach().clone() for name, value in learner.network.state_dict().items()}
     weights |= {name: value.detach().clone() for name, value in leaves(learner).items()}
     for name in leaves(learner):

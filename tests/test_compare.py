@@ -3,30 +3,80 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from dietcl.cli import main
 from dietcl.methods import METHODS, describe
 from dietcl.parallel import in_processes
 from dietcl.report.runs import read_run
-from test_cli import dietcl, small
+from test_cli import small
+
+COMPARED = ("naive", "er", "er:uniform", "ncm", "joint")
 
 
-def compare(manifest: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return dietcl("compare", *small(manifest), "--out", str(out), "--device", "cpu", *more)
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
 
 
-def test_the_table_is_sorted_and_has_the_costs(blobs, tmp_path):
-    asked = ("--methods", "naive,er,er:uniform,ncm,joint", "--seeds", "2", "--jobs", "2")
-    result = compare(blobs, tmp_path / "out", *asked)
+@pytest.fixture
+def dietcl(capfd, monkeypatch):
+    """Carry out commands in this process, which has torch at hand; the runs get processes of their own all the same.
+
+    Figures are drawn but not rendered, which takes longer than the runs: see `compared` for real ones.
+    """
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path: Image.new("RGB", (4, 3)).save(path))
+
+    def run(*arguments: str) -> Said:
+        code = main([*arguments])
+        return Said(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def compare(dietcl, blobs):
+    """Compare methods on the blobs."""
+    return lambda out, *more: dietcl("compare", *small(blobs), "--out", str(out), "--device", "cpu", *more)
+
+
+@pytest.fixture(scope="module")
+def compared(blobs, tmp_path_factory) -> Path:
+    """A folder of five methods, compared by a command in a process of its own."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    asked = ["--methods", ",".join(COMPARED), "--seeds", "2", "--jobs", "2", "--out", str(out), "--device", "cpu"]
+    command = [sys.executable, "-m", "dietcl", "compare", *small(blobs), *asked]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    rows = json.loads(compare(blobs, tmp_path / "out", *asked, "--json").stdout)
-    assert {row["label"] for row in rows} == {"naive", "er", "er:uniform", "ncm", "joint"}
+    (out / "table.txt").write_text(result.stdout)
+    return out
+
+
+def finished(folder: Path) -> dict[str, int]:
+    """Return when each run of a folder ended."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/finished")}
+
+
+def test_the_table_is_sorted_and_has_the_costs(compare, compared):
+    before = finished(compared)
+    assert (compared / "report.html").is_file()
+    assert (compared / "figures/accuracy_mean.png").stat().st_size > 1000
+    rows = json.loads(compare(compared, "--methods", ",".join(COMPARED), "--seeds", "2", "--jobs", "1", "--json").out)
+    assert finished(compared) == before
+    assert {row["label"] for row in rows} == set(COMPARED)
     accuracies = [row["final_mean"] for row in rows]
     assert accuracies == sorted(accuracies, reverse=True)
     for row in rows:
@@ -37,33 +87,33 @@ def test_the_table_is_sorted_and_has_the_costs(blobs, tmp_path):
         assert row["state"] is not None
     ncm = next(row for row in rows if row["label"] == "ncm")
     assert ncm["purposes"] == {"features": 1}
-    printed = [line.split()[0] for line in result.stdout.splitlines() if re.match(r"\s*(naive|er|ncm|joint)\b", line)]
+    lines = (compared / "table.txt").read_text().splitlines()
+    printed = [line.split()[0] for line in lines if re.match(r"\s*(naive|er|ncm|joint)\b", line)]
     assert printed == [row["label"] for row in rows]
-    assert (tmp_path / "out/report.html").is_file()
-    assert (tmp_path / "out/figures/accuracy_mean.png").is_file()
 
 
-def test_finished_runs_are_not_repeated(blobs, tmp_path):
-    compare(blobs, tmp_path, "--methods", "naive")
-    before = (tmp_path / "naive-seed0/finished").stat().st_mtime_ns
-    assert compare(blobs, tmp_path, "--methods", "naive,ncm").returncode == 0
-    assert (tmp_path / "naive-seed0/finished").stat().st_mtime_ns == before
-    assert compare(blobs, tmp_path, "--methods", "naive", "--fresh").returncode == 0
-    assert (tmp_path / "naive-seed0/finished").stat().st_mtime_ns > before
+def test_finished_runs_are_not_repeated(compare, compared, tmp_path):
+    shutil.copytree(compared / "naive-seed0", tmp_path / "naive-seed0")
+    before = finished(tmp_path)
+    assert compare(tmp_path, "--methods", "naive,ncm", "--jobs", "1").code == 0
+    after = finished(tmp_path)
+    assert after == before | {"ncm-seed0": after["ncm-seed0"]}
+    assert compare(tmp_path, "--methods", "naive", "--fresh").code == 0
+    assert finished(tmp_path)["naive-seed0"] > before["naive-seed0"]
 
 
-def test_a_run_that_fails_is_named_and_stops_no_other(blobs, tmp_path):
-    compare(blobs, tmp_path, "--methods", "er")
+def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_path):
+    shutil.copytree(compared / "er-seed0", tmp_path / "er-seed0")
     (tmp_path / "er-seed0/finished").unlink()
     (tmp_path / "er-seed0/checkpoint/progress.json").write_text("not JSON")
-    result = compare(blobs, tmp_path, "--methods", "er,naive")
-    assert result.returncode == 1
-    assert "er, seed 0:" in result.stderr
-    assert "er-seed0.failed.log" in result.stderr
+    result = compare(tmp_path, "--methods", "er,naive", "--jobs", "1")
+    assert result.code == 1
+    assert "er, seed 0:" in result.err
+    assert "er-seed0.failed.log" in result.err
     assert "the checkpoint is damaged" in (tmp_path / "er-seed0.failed.log").read_text()
-    assert "naive" in result.stdout
+    assert "naive" in result.out
     assert read_run(tmp_path / "naive-seed0").finished
-    assert compare(blobs, tmp_path, "--methods", "er,naive", "--fresh").returncode == 0
+    assert compare(tmp_path, "--methods", "er", "--fresh").code == 0
     assert not (tmp_path / "er-seed0.failed.log").exists()
 
 
@@ -76,23 +126,39 @@ def test_a_run_that_fails_is_named_and_stops_no_other(blobs, tmp_path):
         (["--seeds", "0"], "--seeds 0: give at least 1"),
         (["--jobs", "0"], "--jobs 0: give at least 1"),
         (["--budget", "many"], '--budget "many"'),
+        (["--device", "cuda:7"], "--device cuda:7"),
     ],
 )
-def test_wrong_input_gets_one_sentence(blobs, tmp_path, arguments, sentence):
-    result = compare(blobs, tmp_path / "out", *arguments)
-    assert result.returncode == 2
-    assert sentence in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_input_gets_one_sentence(compare, tmp_path, arguments, sentence):
+    result = compare(tmp_path / "out", *arguments)
+    assert result.code == 2
+    assert sentence in result.err
+    assert "Traceback" not in result.err
     assert not (tmp_path / "out").exists()
 
 
-def test_every_method_and_variant_survives_two_time_steps(tmp_path):
+def test_runs_of_another_configuration_are_refused_at_once(compare, compared):
+    result = compare(compared, "--methods", "acm,ncm", "--budget", "3")
+    assert result.code == 2
+    assert "ncm-seed0: holds a run with another budget" in result.err
+    assert not (compared / "acm-seed0").exists()
+
+
+def test_tiny_gives_way_to_what_is_asked_for(compare, tmp_path):
+    (row,) = json.loads(compare(tmp_path, "--tiny", "--time-steps", "1", "--methods", "ncm", "--json").out)
+    assert (row["budget"], row["due"]) == ("2 updates", 1)
+
+
+def test_every_method_and_variant_survives_two_time_steps(dietcl, tmp_path):
     result = dietcl("compare", "--methods", "all", "--tiny", "--out", str(tmp_path), "--json")
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)
+    assert result.code == 0, result.err
+    rows = json.loads(result.out)
     names = {name for entry in describe() for name in (entry.name, *(f"{entry.name}:{v}" for v in entry.variants))}
     assert {row["label"] for row in rows} == names >= set(METHODS)
     assert all(row["complete"] and row["time_steps"] >= 2 and row["learned"] == 2 for row in rows)
+
+
+# Processes.
 
 
 def _half(item: int, report: object) -> float:
@@ -123,38 +189,44 @@ def gone(group: int) -> bool:
     return False
 
 
+def steps_done(folder: Path) -> int:
+    """Return how many time steps all runs together have learned."""
+    return sum(path.read_text().count('"step_end"') for path in folder.glob("*/events.jsonl"))
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX")
-@pytest.mark.parametrize("whom", ["the whole group", "the parent alone"])
-def test_ctrl_c_leaves_runs_that_go_on(blobs, tmp_path, whom):
-    arguments = ["compare", *small(blobs, "--budget", "60"), "--out", str(tmp_path), "--methods", "er,naive"]
+def test_ctrl_c_leaves_runs_that_go_on(dietcl, blobs, tmp_path):
+    settings = [*small(blobs, "--budget", "15", "--time-steps", "6"), "--methods", "er,naive", "--jobs", "2"]
+    arguments = ["compare", *settings, "--out", str(tmp_path), "--device", "cpu"]
     # Started in the background a process may have been told to ignore Ctrl-C.
     (tmp_path / "script.py").write_text(
         "import signal\nfrom dietcl.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"if __name__ == '__main__':\n    raise SystemExit(main({arguments!r}))"
     )
-    child = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py")],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    events = [tmp_path / name / "events.jsonl" for name in ("er-seed0", "naive-seed0")]
-    deadline = time.monotonic() + 120
-    while not any(path.exists() and "step_end" in path.read_text() for path in events) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if whom == "the parent alone":
-        child.send_signal(signal.SIGINT)
-    else:
-        os.killpg(child.pid, signal.SIGINT)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 130, said
-    assert "the same command goes on" in said
-    assert "Traceback" not in said
-    assert gone(child.pid)
+    for is_whole_group in (True, False):
+        before = steps_done(tmp_path)
+        child = subprocess.Popen(
+            [sys.executable, str(tmp_path / "script.py")],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        deadline = time.monotonic() + 120
+        while steps_done(tmp_path) <= before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if is_whole_group:
+            os.killpg(child.pid, signal.SIGINT)
+        else:  # the parent alone
+            child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+        assert child.returncode == 130, said
+        assert "the same command goes on" in said
+        assert "Traceback" not in said
+        assert gone(child.pid)
     again = dietcl(*arguments)
-    assert again.returncode == 0, again.stderr
+    assert again.code == 0, again.err
     assert all(read_run(tmp_path / f"{method}-seed0").finished for method in ("er", "naive"))
 
 
@@ -169,24 +241,3 @@ def test_a_killed_process_takes_only_its_own_item_along():
     outcomes = {outcome.number: outcome for outcome in in_processes(_dies, [1, 2, 3, 4], 2)}
     assert [outcomes[number].value for number in range(4)] == [1, None, 3, 4]
     assert "ended with code -9" in outcomes[1].failure
-
-
-def test_a_device_that_is_not_there_is_refused_at_once(blobs, tmp_path):
-    result = dietcl("compare", *small(blobs), "--out", str(tmp_path / "out"), "--device", "cuda:7")
-    assert result.returncode == 2
-    assert "--device cuda:7" in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_runs_of_another_configuration_are_refused_at_once(blobs, tmp_path):
-    compare(blobs, tmp_path, "--methods", "ncm")
-    result = compare(blobs, tmp_path, "--methods", "acm,ncm", "--budget", "3")
-    assert result.returncode == 2
-    assert "ncm-seed0: holds a run with another budget" in result.stderr
-    assert not (tmp_path / "acm-seed0").exists()
-
-
-def test_tiny_gives_way_to_what_is_asked_for(blobs, tmp_path):
-    arguments = ("--tiny", "--time-steps", "1", "--methods", "ncm", "--json")
-    (row,) = json.loads(dietcl("compare", *small(blobs), "--out", str(tmp_path), *arguments).stdout)
-    assert (row["budget"], row["due"]) == ("2 updates", 1)

@@ -47,23 +47,31 @@ def test_no_stream_and_no_budget_makes_a_method_overdraw(blobs, method, budget, 
     assert learner.net.classes == len(learner.stream.classes)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_answers_for_all_classes_revealed_so_far(blobs, method):
-    learner = tiny_learner(tiny_config(blobs, method, budget="3"))
+@pytest.fixture(scope="module", params=METHODS)
+def learned(request, blobs):
+    """A learner that has learned the whole stream, and its answers on five images after every time step."""
+    learner = tiny_learner(tiny_config(blobs, request.param, budget="3"))
     images = normalize(learner.loader.read(learner.stream.tests[0].rows[:5]))
+    answers = []
     for t in learn(learner):
-        seen = learner.stream.step(t).seen_classes
-        assert learner.net.classes == seen
         with learner.ledger.free(), torch.no_grad():
-            scores = learner.method.predict(learner.net, images)
+            answers.append((t, learner.net.classes, learner.method.predict(learner.net, images)))
+    return learner, answers
+
+
+def test_every_method_answers_for_all_classes_revealed_so_far(learned):
+    learner, answers = learned
+    assert answers
+    for t, classes, scores in answers:
+        seen = learner.stream.step(t).seen_classes
+        assert classes == seen
         assert scores.shape == (5, seen)
         assert bool(scores.isfinite().all())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_image_is_judged_for_itself(blobs, method):
+def test_an_image_is_judged_for_itself(learned):
     # Who else is in the batch must not matter, or accuracy would depend on how it is measured.
-    learner = run_through(tiny_learner(tiny_config(blobs, method, budget="3")))
+    learner, _ = learned
     images = normalize(learner.loader.read(np.concatenate([test.rows for test in learner.stream.tests])))
     with learner.ledger.free(), torch.no_grad():
         together = learner.method.predict(learner.net, images)
@@ -83,9 +91,8 @@ def test_a_budget_can_be_so_ample_that_every_loss_of_a_method_occurs(blobs, meth
     assert found >= rare.get(method, set())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_answering_changes_nothing(blobs, method):
-    learner = run_through(tiny_learner(tiny_config(blobs, method, budget="3")))
+def test_answering_changes_nothing(learned):
+    learner, _ = learned
 
     def everything():
         modules = {f"{n}.{k}": v for n, m in learner.method.modules().items() for k, v in m.state_dict().items()}
@@ -97,10 +104,9 @@ def test_answering_changes_nothing(blobs, method):
     assert equal(before, everything())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_state_is_made_of_named_tensors_that_can_be_taken_back(blobs, method):
-    config = tiny_config(blobs, method, budget="3")
-    learner, other = run_through(tiny_learner(config)), tiny_learner(config)
+def test_every_state_is_made_of_named_tensors_that_can_be_taken_back(learned):
+    learner, _ = learned
+    other = tiny_learner(learner.config)
     other.method.load_state(learner.method.state())
     state, again = learner.method.state(), other.method.state()
     assert state.keys() == again.keys()

@@ -3,6 +3,8 @@
 Methods that never train the encoder are held against a frozen probe instead.
 """
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -18,13 +20,15 @@ SHARE = 0.9
 # against the solved one, heads learned by updates against the learned one, which is the weaker bar.
 FROZEN = {"ncm": "linear_probe", "acm": "linear_probe", "l2p": "linear_probe:sgd", "cassle": "linear_probe:sgd"}
 # Budgets in updates of 16 images (100 for all others), larger where much of it is not spent on labels.
-UPDATES = {"ccic": 200, "dualnet": 300, "cassle": 200, "two_stage": 250, "joint": 250, "l2p": 300}
+UPDATES = {"ccic": 120, "dualnet": 300, "cassle": 200, "two_stage": 150, "joint": 150, "l2p": 300}
 # At micro's own rates these two stand at the bar's edge (0.800 and 0.795 against 0.797). The rates were found by trying
 # a few in this very setting, so this test shows that the two can learn, not how well they do untuned.
 OPTIONS = {"l2p": ["--head-lr", "2e-2"], "cassle": ["--lr", "1e-3"]}
 
 
+@cache
 def accuracy(method: str, updates: int) -> float:
+    """Learn once, also where it is the bar of others."""
     arguments = ["--stream", "glyphs", "--source.classes", "5", "--source.test-per-class", "40", "--method", method]
     setting = ["--time-steps", "1", "--label-rate", "1", "--budget", str(updates), *OPTIONS.get(method, [])]
     config, _ = parse_run([*arguments, *setting])
@@ -35,18 +39,12 @@ def accuracy(method: str, updates: int) -> float:
     return float(learner.counts.correct.sum() / learner.counts.count.sum())
 
 
-@pytest.fixture(scope="module")
-def bars() -> dict[str, float]:
-    """Accuracies to be held against: of fine-tuning, and of a frozen encoder under a head solved or learned."""
-    return {name: accuracy(name, 100) for name in ("naive", "linear_probe", "linear_probe:sgd")}
-
-
-def test_the_setting_can_be_learned(bars):
-    assert bars["naive"] > 0.95  # of five classes
-    assert bars["linear_probe"] > 0.95
-    assert bars["linear_probe:sgd"] > 0.8
+@pytest.mark.parametrize(("bar", "least"), [("naive", 0.95), ("linear_probe", 0.95), ("linear_probe:sgd", 0.8)])
+def test_the_setting_can_be_learned(bar, least):
+    assert accuracy(bar, 100) > least  # of five classes
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_with_all_labels_and_an_ample_budget_no_method_is_broken(bars, method):
-    assert accuracy(method, UPDATES.get(method, 100)) >= SHARE * bars[FROZEN.get(method, "naive")]
+def test_with_all_labels_and_an_ample_budget_no_method_is_broken(method):
+    bar = accuracy(FROZEN.get(method, "naive"), 100)
+    assert accuracy(method, UPDATES.get(method, 100)) >= SHARE * bar

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from dietcl.budget.receipts import Item, StepReceipt
 from dietcl.engine import loop
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
+from dietcl.methods.base import Method, Stretch
+from dietcl.streams.stream import TimeStep
 
 Event = dict[str, object]
 
@@ -47,6 +50,19 @@ def updates_of(learner: Learner) -> list[Event]:
         patch.setattr(loop, "LOG_EVERY", 1)
         run_through(learner)
     return notes.of("update")
+
+
+def stretches(method: Method, step: TimeStep) -> tuple[Stretch, ...]:
+    """Return what a method would do in a time step of any budget: its phases and sweeps in their order."""
+    done: tuple[Stretch, ...] = ()
+    while stretch := method.next_phase(step, done, 100.0):
+        done += (stretch,)
+    return done
+
+
+def paid(receipt: StepReceipt) -> dict[tuple[str, str], Item]:
+    """Return what a time step paid for, by purpose and operation."""
+    return {(item.purpose, item.operation): item for item in receipt.items if item.purpose != "evaluation"}
 
 
 def weights(learner: Learner) -> dict[str, torch.Tensor]:
