@@ -126,7 +126,7 @@ def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_pat
         (["--seeds", "0"], "--seeds 0: give at least 1"),
         (["--jobs", "0"], "--jobs 0: give at least 1"),
         (["--budget", "many"], '--budget "many"'),
-        (["--device", "cuda:7"], "--device cuda:7"),
+        (["--device", "cuda:7", "--jobs", "2"], "--device cuda:7"),
     ],
 )
 def test_wrong_input_gets_one_sentence(compare, tmp_path, arguments, sentence):

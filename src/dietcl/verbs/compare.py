@@ -107,7 +107,8 @@ def _compare(runs: Sequence[tuple[RunConfig, Path]], options: Options) -> int:
     from dietcl.report.tables import comparison_rows, cost_table
     from dietcl.run import open_stream, refuse_another
 
-    jobs = options.jobs or (cores() if pick_device(options.device).type == "cpu" else 1)
+    device = pick_device(options.device)
+    jobs = options.jobs or (cores() if device.type == "cpu" else 1)
     # Drawn once before several processes want it; and what cannot be started is refused before anything is.
     streams = {config.seed: open_stream(config)[0] for config, _ in runs}
     if not options.fresh:
