@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.manifest import open_manifest
+from dietcl.streams.index import open_manifest
 from dietcl.streams.sources import Digits
 
 

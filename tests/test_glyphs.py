@@ -12,7 +12,8 @@ import pytest
 
 from dietcl.errors import UserError
 from dietcl.files import default_cache
-from dietcl.streams.manifest import SCHEMA, open_manifest
+from dietcl.streams.index import open_manifest
+from dietcl.streams.manifest import SCHEMA
 from dietcl.streams.sources import SOURCES, Glyphs, GlyphsDrift, GlyphsUpstream
 from dietcl.streams.sources.characters import AKIN, CLASS_FACES, Characters, characters, choose
 from dietcl.streams.sources.fonts import coverage, faces, probe

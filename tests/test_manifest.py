@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dietcl.errors import UserError
+from dietcl.streams import index as index_module
 from dietcl.streams import manifest
-from dietcl.streams.manifest import SCHEMA, open_manifest, write_manifest
+from dietcl.streams.index import open_manifest
+from dietcl.streams.manifest import SCHEMA, write_manifest
 
 COLUMNS: dict[str, list[Any]] = {
     "id": ["a", "b", "c", "d", "e"],
@@ -104,8 +106,9 @@ VARIANTS = {
 def test_the_hash_depends_on_nothing_but_values(tmp_path: Path, reference: str, variant: str) -> None:
     table = VARIANTS[variant]()
     assert open_manifest(store(tmp_path, table)).hash == reference
-    conformed = manifest._conform(table, tmp_path)  # without a round trip through a file, which tidies up
-    assert manifest._content_hash(conformed) == reference
+    digest = manifest.ContentHash()
+    digest.update(manifest.conform(table, tmp_path))  # without a round trip through a file, which tidies up
+    assert digest.hexdigest() == reference
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "text.parquet").write_bytes(content)
         with pytest.raises(UserError, match=r"text\.parquet: not a readable Parquet file"):
             open_manifest(tmp_path / "text.parquet")
-    twice = pa.table([pa.array(["a"])] * 7, names=["id", *SCHEMA.names])
+    twice = pa.table([pa.array(["a"])] * 8, names=["id", *SCHEMA.names])
     with pytest.raises(UserError, match="'id' is there twice"):
         open_manifest(store(tmp_path, twice))
     with pytest.raises(UserError, match="do not make a table"):
@@ -196,13 +199,13 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
 
 def count_builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     builds: list[Path] = []
-    build = manifest._build_index
+    build = index_module._build
 
-    def counted(source: Any, path: Path) -> Any:
+    def counted(source: Any, path: Path, folder: Path) -> None:
         builds.append(path)
-        return build(source, path)
+        build(source, path, folder)
 
-    monkeypatch.setattr(manifest, "_build_index", counted)
+    monkeypatch.setattr(index_module, "_build", counted)
     return builds
 
 
@@ -239,16 +242,16 @@ def test_a_broken_index_is_built_again(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_builders_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(tmp_path, COLUMNS)
-    write = manifest._write_index
+    build = index_module._build
     inner = []
 
-    def write_while_another_builds(built: Any, folder: Path) -> None:
+    def build_while_another_builds(source: Any, path: Path, folder: Path) -> None:
         if not inner:
             inner.append(None)
             inner.append(open_manifest(path))
-        write(built, folder)
+        build(source, path, folder)
 
-    monkeypatch.setattr(manifest, "_write_index", write_while_another_builds)
+    monkeypatch.setattr(index_module, "_build", build_while_another_builds)
     outer = open_manifest(path)
     assert outer.hash == inner[1].hash
     assert outer.label.tolist() == inner[1].label.tolist()
@@ -258,7 +261,7 @@ def test_builders_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.
 def test_two_processes_build_at_the_same_time(tmp_path: Path) -> None:
     path = store(tmp_path, COLUMNS)
     code = (
-        "import sys, shutil; from pathlib import Path; from dietcl.streams.manifest import open_manifest\n"
+        "import sys, shutil; from pathlib import Path; from dietcl.streams.index import open_manifest\n"
         "path = Path(sys.argv[1])\n"
         "for i in range(60):\n"
         "    index = open_manifest(path)\n"
@@ -277,7 +280,7 @@ def block(place: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIETCL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(manifest.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(index_module.tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     path = store(tmp_path / "data", COLUMNS)
     block(tmp_path / "data" / "manifest.index")

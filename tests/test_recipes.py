@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dietcl.errors import UserError
 from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
-from dietcl.streams.manifest import Index
+from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe
 
 quick = settings(max_examples=60, deadline=None)
@@ -31,6 +31,7 @@ def make_index(label: Any, time: Any = None, split: Any = None, classes: int | N
         classes=names,
         file=np.zeros(count, np.int32),
         offset=np.arange(count),
+        length=np.full(count, -1),
         label=label,
         time=np.full(count, np.nan) if time is None else np.asarray(time, float),
         split=np.zeros(count, np.int8) if split is None else np.asarray(split, np.int8),

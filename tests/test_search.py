@@ -12,7 +12,7 @@ import dietcl.run
 from dietcl.engine.search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
 from dietcl.errors import UserError
 from dietcl.run import execute
-from dietcl.streams.manifest import open_manifest
+from dietcl.streams.index import open_manifest
 from tiny import tiny_config, tiny_learner
 
 

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.manifest import Index, open_manifest, write_manifest
+from dietcl.streams.index import Index, open_manifest
+from dietcl.streams.manifest import write_manifest
 from dietcl.streams.storage import Storage
 
 SIZE = 16

@@ -19,8 +19,9 @@ from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.methods.dietcl import DietCL
 from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
+from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.loader import Loader
-from dietcl.streams.manifest import Index, open_manifest, write_manifest
+from dietcl.streams.manifest import write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, remarks, reveal
 from tiny import AMPLE, tiny_config, tiny_learner
@@ -221,6 +222,7 @@ def test_permuting_hidden_labels_of_any_stream(seed: int, recipe: Recipe) -> Non
         classes=tuple("abcde"),
         file=np.zeros(count, np.int32),
         offset=np.arange(count),
+        length=np.full(count, -1),
         label=generator.integers(-1, 5, count).astype(np.int32),
         time=generator.integers(0, 30, count).astype(float),
         split=(generator.random(count) < 0.2).astype(np.int8),

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.manifest import open_manifest
+from dietcl.streams.index import open_manifest
 from dietcl.streams.sources.strips import Strips
 from dietcl.streams.storage import Storage
 

@@ -12,7 +12,8 @@ from dietcl.engine.search import Silent
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augmentation import Augmentation
-from dietcl.streams.manifest import Index, open_manifest, write_manifest
+from dietcl.streams.index import Index, open_manifest
+from dietcl.streams.manifest import write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, build_stream
 

@@ -26,7 +26,7 @@ from dietcl.engine.search import Found, choose_threshold
 from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
-from dietcl.streams.manifest import Index, open_manifest
+from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.stream import Stream, build_stream, remarks
 
 Progress = Callable[[int, float], None]

@@ -15,8 +15,8 @@ from dietcl.methods import method_class
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
 from dietcl.models.network import Network, build_network
+from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
-from dietcl.streams.manifest import Index
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream
 

@@ -27,8 +27,8 @@ from dietcl.models.presets import ModelConfig
 from dietcl.streams.augment import crop_and_flip, normalize
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
+from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
-from dietcl.streams.manifest import Index
 from dietcl.streams.mix import Mix
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import pools_of, sample

@@ -14,7 +14,7 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
-from dietcl.streams.manifest import Index
+from dietcl.streams.index import Index
 from dietcl.streams.stream import Stream, TestStep
 
 TIME_STEPS = 3

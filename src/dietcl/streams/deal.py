@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
-from dietcl.streams.manifest import SPLITS, Index
+from dietcl.streams.index import Index
+from dietcl.streams.manifest import SPLITS
 from dietcl.streams.recipes import Recipe
 
 TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))

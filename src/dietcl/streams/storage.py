@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.manifest import Index
+from dietcl.streams.index import Index
 from dietcl.streams.stream import Rows
 
 Pixels = npt.NDArray[np.uint8]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dietcl.keys import numpy_generator
 from dietcl.streams.deal import NOWHERE, TEST, TRAIN, Dealt, deal
-from dietcl.streams.manifest import Index
+from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe
 
 Rows = npt.NDArray[np.int64]

@@ -68,7 +68,7 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
     from dietcl.engine.pretrain import pretrain
     from dietcl.models.checkpoints import save_weights
     from dietcl.report.pretraining import draw_pretraining
-    from dietcl.streams.manifest import open_manifest
+    from dietcl.streams.index import open_manifest
 
     set_threads(where.threads)
     console = Console(stderr=True)

@@ -65,7 +65,7 @@ def _list(as_json: bool) -> int:
 
 
 def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
-    from dietcl.streams.manifest import open_manifest
+    from dietcl.streams.index import open_manifest
     from dietcl.streams.stream import build_stream, remarks
 
     stream = build_stream(name, open_manifest(manifest), recipe, show.seed)

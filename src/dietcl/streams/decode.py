@@ -1,0 +1,77 @@
+"""Decoding: the bytes of one image in, upright RGB pixels of about the wanted size out."""
+
+import io
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image, ImageOps
+
+Pixels = npt.NDArray[np.uint8]
+MOST_PIXELS = 178_956_970  # where Pillow, too, takes an image for a decompression bomb
+_ORIENTATION = 0x0112
+_JPEG, _EXIF = b"\xff\xd8\xff", b"Exif\0\0"
+
+
+class Unreadable(Exception):
+    """Bytes that are no image, or not one that may be decoded; the sentence says why."""
+
+
+def decode(data: bytes, side: int) -> Pixels:
+    """Return RGB [height, width, 3]; the shorter side has `side` pixels or more, where the image has as many.
+
+    Larger images are reduced while they are decoded. Animations give their first frame.
+    """
+    if not data:
+        raise Unreadable("the file is empty")
+    try:
+        if data.startswith(_JPEG) and (pixels := _decode_jpeg(data, side)) is not None:
+            return pixels
+        return _decode_any(data, side)
+    except Unreadable:
+        raise
+    except Exception as error:  # a broken file makes decoders raise anything, SyntaxError included
+        raise Unreadable(f"not a readable image ({_line(error)})") from None
+
+
+def _decode_jpeg(data: bytes, side: int) -> Pixels | None:
+    """Decode a JPEG that is in the usual colors and upright, at the scale that its own blocks offer."""
+    height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+    _refuse_bomb(width, height)
+    if colors not in ("YCbCr", "Gray", "RGB") or _EXIF in data[: 2**16]:
+        return None
+    # A floor below the image's own size is what makes the decoder look for a smaller scale.
+    least = min(side, height, width)
+    pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=least, min_width=least)
+    return pixels
+
+
+def _decode_any(data: bytes, side: int) -> Pixels:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is MOST_PIXELS
+        with Image.open(io.BytesIO(data)) as opened:
+            _refuse_bomb(*opened.size)
+            opened.draft("RGB", (side, side))
+            image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
+    factor = min(image.size) // max(1, side)
+    return np.asarray(image.reduce(factor) if factor > 1 else image)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode to RGB without clipping 16-bit values or losing a palette's colors."""
+    if image.mode.startswith("I"):
+        # Pillow would clip 16 bits at 255, which leaves a white image.
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # the way that Pillow asks for, by a warning
+    return image.convert("RGB")
+
+
+def _refuse_bomb(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise Unreadable(f"{width} x {height} pixels are more than {MOST_PIXELS:,}, a decompression bomb perhaps")
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().partition("\n")[0]

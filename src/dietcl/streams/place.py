@@ -1,0 +1,123 @@
+"""A place: a folder, or an address that fsspec reaches (s3://, gs://, hf://); files are named by paths inside it."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dietcl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files lie; every path handed in is relative to it, with forward slashes."""
+
+    root: str
+
+    @classmethod
+    def of(cls, root: Path | str) -> "Place":
+        """Return the place of a folder or of an address."""
+        return cls(str(root).rstrip("/") if is_remote(root) else os.path.abspath(root))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return not is_remote(self.root)
+
+    def path(self, file: str) -> str:
+        """Return the full path or address of a file."""
+        return f"{self.root}/{file}" if self.root != "/" else f"/{file}"
+
+    def open(self, file: str) -> BinaryIO:
+        """Open a file for reading."""
+        try:
+            return open(self.path(file), "rb") if self.is_local else self._remote.open(self.path(file), "rb")  # type: ignore[no-any-return]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path(file)}: cannot be opened ({reason(error)}); is the path right?") from None
+
+    def text(self, file: str) -> io.TextIOWrapper:
+        """Open a file as text."""
+        return io.TextIOWrapper(self.open(file), encoding="utf-8-sig", errors="replace", newline="")
+
+    def has(self, file: str) -> bool:
+        """Tell whether a file or folder is there."""
+        if self.is_local:
+            return os.path.exists(self.path(file))
+        return bool(self._remote.exists(self.path(file)))
+
+    def is_folder(self) -> bool:
+        """Tell whether the place itself is a folder rather than a file."""
+        return os.path.isdir(self.root) if self.is_local else bool(self._remote.isdir(self.root))
+
+    def folders(self, under: str = "") -> list[str]:
+        """Return the names of the folders right below a folder, links to folders included, in order."""
+        if self.is_local:
+            with os.scandir(self.path(under) if under else self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        found = self._remote.ls(self.path(under) if under else self.root, detail=True)
+        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory")
+
+    def files(self, under: str = "") -> Iterator[str]:
+        """Yield every file below a folder in order of path; links to folders are not followed."""
+        if self.is_local:
+            yield from self._walk(under)
+            return
+        prefix = len(self._remote._strip_protocol(self.root)) + 1
+        for path in sorted(self._remote.find(self.path(under) if under else self.root)):
+            yield path[prefix:]
+
+    def _walk(self, under: str) -> Iterator[str]:
+        with os.scandir(self.path(under) if under else self.root) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = f"{under}/{entry.name}" if under else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._walk(name)
+                else:
+                    yield name
+
+    def leads_outside(self, file: str) -> bool:
+        """Tell whether a link on the way takes a file out of the place."""
+        return self.is_local and not os.path.realpath(self.path(file)).startswith(self._real_root)
+
+    def read(self, file: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file, or those of a range; raises OSError."""
+        if not self.is_local:
+            return self._remote.cat_file(self.path(file), start, end)  # type: ignore[no-any-return]
+        with open(self.path(file), "rb", buffering=0) as source:
+            if start is not None and end is not None:
+                return os.pread(source.fileno(), end - start, start)
+            return source.readall()
+
+    def read_many(
+        self, files: Sequence[str], starts: Sequence[int | None], ends: Sequence[int | None]
+    ) -> list[bytes | Exception]:
+        """Return many files' bytes, fetched at the same time where that is far away; what fails is an exception."""
+        paths = [self.path(file) for file in files]
+        found: list[bytes | Exception] = self._remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
+        return found
+
+    @cached_property
+    def _real_root(self) -> str:
+        return os.path.join(os.path.realpath(self.root), "")
+
+    @cached_property
+    def _remote(self) -> Any:
+        import fsspec
+
+        try:
+            return fsspec.core.url_to_fs(self.root)[0]
+        except (ImportError, ValueError) as error:
+            raise UserError(f"{self.root}: cannot be reached ({reason(error)}); install what it needs") from None
+
+
+def is_remote(path: Path | str) -> bool:
+    """Tell whether a path is an address such as s3://bucket/photos."""
+    return "://" in str(path)
+
+
+def reason(error: Exception) -> str:
+    """Say in one line why something failed."""
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().partition("\n")[0]

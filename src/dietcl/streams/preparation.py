@@ -1,0 +1,270 @@
+"""Preparation: rows from a source in, a manifest and a table of everything that was left out of it out."""
+
+import csv
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dietcl.errors import UserError
+from dietcl.files import make_folder
+from dietcl.parallel import cores
+from dietcl.streams.copies import IMAGES, Copies
+from dietcl.streams.decode import Unreadable, decode
+from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside
+from dietcl.streams.place import Place, reason
+from dietcl.streams.text import fingerprints
+from dietcl.streams.values import Faults, Values, default_ids, labels, numbers, some, texts, times
+
+MANIFEST, QUARANTINE = "manifest.parquet", "quarantine.csv"
+Verify = Literal["decode", "none"]
+Progress = Callable[[int, int | None], None]  # images done, images in all if that is known
+_AT_ONCE = 1024  # images that are decoded between two words on progress
+
+
+class Preparation:
+    """What a source hands its rows to; bad ones go to the quarantine and the others into the manifest.
+
+    A source calls `refer` for images that stay where they are, or `pixels` or `encoded` for images that it had to
+    take out of something; never both kinds.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        out: Path,
+        facts: Facts,
+        verify: Verify = "decode",
+        progress: Progress = lambda done, total: None,
+    ) -> None:
+        self.place, self.out, self.verify = place, make_folder(out), verify
+        self.total: int | None = None  # a source that knows how many images there are may say so
+        self.kept = 0
+        self.problems: Counter[str] = Counter()  # by kind
+        self._facts, self._progress = facts, progress
+        self._seen = 0
+        self._folder = make_folder(out / ".preparing")
+        self._quarantine = (self._folder / QUARANTINE).open("w", newline="", encoding="utf-8")
+        self._rows_out = csv.writer(self._quarantine)
+        self._rows_out.writerow(["file", "row", "problem"])
+        self._prints: list[npt.NDArray[np.uint64]] = []
+        self._pool = ThreadPoolExecutor(cores())
+        self._copies: Copies | None = None
+
+    def suggest(self, *, recipe: str, time_steps: int) -> None:
+        """Say, before the first row, how the stream is best cut."""
+        self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps)
+
+    def problem(self, file: str, row: int | None, sentence: str) -> None:
+        """Put one thing into the quarantine, with its file and its row there if it has one."""
+        kind = sentence.partition(":")[0].partition("(")[0].strip()
+        self.problems[kind] += 1
+        self._rows_out.writerow([file, "" if row is None else row, sentence])
+
+    def refer(
+        self,
+        file: Values,
+        *,
+        label: Values = None,
+        time: Values = None,
+        split: Values = "train",
+        id: Values = None,
+        offset: Values = None,
+        length: Values = None,
+        row: Sequence[int] | None = None,
+        listed_in: str | None = None,
+    ) -> None:
+        """Add images that stay where they are, by their paths inside the place.
+
+        `offset` and `length` are first bytes and numbers of bytes of images inside files; `listed_in` and `row` name
+        the table and the rows that said so, for the quarantine.
+        """
+        columns = {"file": file, "label": label, "time": time, "split": split}
+        columns |= {"id": id, "offset": offset, "length": length}
+        count = next(len(values) for values in columns.values() if not isinstance(values, str | None))
+        for start in range(0, count, BATCH):
+            part = slice(start, min(start + BATCH, count))
+            cut = {name: v if isinstance(v, str | None) else v[part] for name, v in columns.items()}
+            self._add(cut, part.stop - start, None if row is None else row[part], listed_in)
+
+    def pixels(
+        self,
+        images: npt.NDArray[np.uint8],
+        *,
+        label: Values = None,
+        time: Values = None,
+        split: Values = "train",
+        listed_in: str,
+    ) -> None:
+        """Add square uint8 images [n, side, side] or [n, side, side, 3], which are copied into one array."""
+        self._copies = self._copies or Copies(self._folder)
+        offset = self._copies.pixels(images)
+        columns: dict[str, Values] = {"file": IMAGES, "label": label, "time": time, "split": split, "id": offset}
+        self._add(columns | {"offset": offset, "length": None}, len(images), offset.tolist(), listed_in)
+
+    def encoded(
+        self,
+        images: Sequence[bytes | None],
+        *,
+        label: Values = None,
+        time: Values = None,
+        split: Values = "train",
+        id: Values = None,
+        row: Sequence[int] | None = None,
+        listed_in: str,
+    ) -> None:
+        """Add images that are bytes of some format (None: missing), which are copied into shards."""
+        self._copies = self._copies or Copies(self._folder)
+        first = self._copies.count
+        row = range(first, first + len(images)) if row is None else row
+        faults = dict(enumerate(self._pool.map(self._fault_of_bytes, images)))
+        placed = [("", -1, 1) if faults[i] else self._copies.encoded(data or b"") for i, data in enumerate(images)]
+        columns: dict[str, Values] = {"label": label, "time": time, "split": split}
+        columns |= dict(zip(("file", "offset", "length"), map(list, zip(*placed, strict=True)), strict=True))
+        columns["id"] = [f"{listed_in}#{number}" for number in row] if id is None else id
+        known = {i: fault for i, fault in faults.items() if fault}
+        self._add(columns, len(images), row, listed_in, known)
+
+    def close(self) -> Path:
+        """Put everything in its place and return the manifest's path; the manifest comes last."""
+        self._pool.shutdown()
+        if self._copies is not None:
+            self._copies.close()
+        if self.kept:
+            self._writer.__exit__(None)
+            self._drop_repeated()
+        self._quarantine.close()
+        for path in sorted(self._folder.iterdir(), key=lambda path: path.name == MANIFEST):
+            if self.kept or path.name == QUARANTINE:
+                path.replace(self.out / path.name)
+        shutil.rmtree(self._folder)
+        if not self.kept:
+            if self.problems:
+                raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; mend them first")
+            raise UserError(f"{self.place.root}: no images were found; is the path right, and the --kind?")
+        return self.out / MANIFEST
+
+    def abandon(self) -> None:
+        """Leave no trace."""
+        self._pool.shutdown(cancel_futures=True)
+        self._quarantine.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @cached_property
+    def _writer(self) -> Writer:
+        return Writer(self._folder / MANIFEST, replace(self._facts, root=self._root()))
+
+    def _root(self) -> str:
+        """Return where the files lie as the manifest will say it: relative if both move together."""
+        if self._copies is not None:
+            return "."
+        if not self.place.is_local:
+            return self.place.root
+        root, out = Path(self.place.root).resolve(), self.out.resolve()
+        return str(root.relative_to(out)) if root.is_relative_to(out) else str(root)
+
+    def _add(
+        self,
+        columns: dict[str, Values],
+        count: int,
+        row: Sequence[int] | None,
+        listed_in: str | None,
+        faults: Faults | None = None,
+    ) -> None:
+        file, offset = texts(columns["file"], count), numbers(columns["offset"], count, -1)
+        label, bad_labels = labels(columns["label"], count)
+        time, bad_times = times(columns["time"], count)
+        length = numbers(columns["length"], count, None)
+        faults = {**bad_labels, **bad_times, **(faults or {})}
+        for i in np.flatnonzero(outside(file).to_numpy(zero_copy_only=False)).tolist():
+            faults[i] = "the path leads outside the folder"
+        if self._copies is None and self.verify == "decode":
+            faults |= self._image_faults(file, offset, length, faults)
+        for i, fault in sorted(faults.items()):
+            name, number = file[i].as_py(), None if row is None else int(row[i])
+            if listed_in is None or self._copies is not None:
+                self.problem(listed_in or name, number, fault)
+            else:
+                self.problem(listed_in, number, f"{fault}: {name}")
+        table = pa.table(
+            {
+                "id": default_ids(file, offset) if columns["id"] is None else texts(columns["id"], count),
+                "file": file,
+                "offset": offset,
+                "label": label,
+                "time": time,
+                "split": texts(columns["split"], count),
+                "length": length,
+            }
+        )
+        if faults:
+            good = np.ones(count, np.bool_)
+            good[list(faults)] = False
+            table = table.filter(pa.array(good))
+        if len(table):
+            self._prints.append(fingerprints(table["id"].combine_chunks()))
+            self._writer.write(table)
+        self.kept += len(table)
+        self._seen += count
+        self._progress(self._seen, self.total)
+
+    def _image_faults(self, file: pa.Array, offset: pa.Array, length: pa.Array, known: Faults) -> Faults:
+        """Read and decode every image that has no other fault."""
+        names, starts, sizes = file.to_pylist(), offset.to_pylist(), length.to_pylist()
+
+        def fault(i: int) -> str | None:
+            if self.place.leads_outside(names[i]):
+                return "a link leads outside the folder"
+            try:
+                bounds = (starts[i], starts[i] + sizes[i]) if sizes[i] else (None, None)
+                return self._fault_of_bytes(self.place.read(names[i], *bounds))
+            except Exception as error:  # each kind of store has errors of its own
+                return f"cannot be read ({reason(error)})"
+
+        rows = [i for i in range(len(names)) if i not in known]
+        found: Faults = {}
+        for part in some(rows, _AT_ONCE):
+            found |= {i: text for i, text in zip(part, self._pool.map(fault, part), strict=True) if text}
+            self._progress(self._seen + part[-1] + 1, self.total)
+        return found
+
+    def _fault_of_bytes(self, data: bytes | None) -> str | None:
+        if data is None:
+            return "there is no image"
+        try:
+            if self.verify == "decode":
+                decode(data, 1)
+        except Unreadable as error:
+            return str(error)
+        return None
+
+    def _drop_repeated(self) -> None:
+        """Keep the first of the rows that share an id."""
+        prints = np.concatenate(self._prints)
+        prints.sort()
+        double = np.unique(prints[1:][prints[1:] == prints[:-1]])
+        if not len(double):
+            return
+        path = self._folder / MANIFEST
+        first: dict[str, int] = {}
+        done = 0
+        with pq.ParquetFile(path) as file, Writer(path, replace(self._facts, root=self._root())) as writer:
+            for table in batches(file, path):
+                good = np.ones(len(table), np.bool_)
+                for i in np.flatnonzero(np.isin(fingerprints(table["id"].combine_chunks()), double)).tolist():
+                    name = table["id"][i].as_py()
+                    if first.setdefault(name, done + i) != done + i:
+                        good[i] = False
+                        self.problem(table["file"][i].as_py(), None, f"the id is there twice: {name}")
+                done += len(table)
+                self.kept -= int((~good).sum())
+                writer.write(table.filter(pa.array(good)))

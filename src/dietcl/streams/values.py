@@ -1,0 +1,111 @@
+"""Values as sources find them, made into a manifest's columns, with a word on those that cannot be."""
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# One value for all rows, or one a row.
+Values: TypeAlias = str | Sequence[Any] | npt.NDArray[Any] | Any | None  # the last one stands for Arrow arrays
+Faults = dict[int, str]
+
+
+def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
+    """Return class names (null: unknown); a label is a string or a whole number, and nothing else."""
+    if values is None:
+        return pa.nulls(count, pa.string()), {}
+    if isinstance(values, str):
+        values = [values] * count
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuU":
+        values = pa.array(values)
+    if isinstance(values, pa.Array) and (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+        names = values.cast(pa.string())
+        return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names), {}
+    faults: Faults = {}
+    found: list[str | None] = []
+    for row, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
+        if _is_missing(value) or value == "":
+            found.append(None)
+        elif isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+            found.append(str(value))
+        else:
+            found.append(None)
+            faults[row] = f"the label is neither a string nor a whole number (it is {type(value).__name__})"
+    return pa.array(found, pa.string()), faults
+
+
+def times(values: Values, count: int) -> tuple[pa.Array, Faults]:
+    """Return times as numbers (null: unknown); dates become seconds since 1970 in UTC."""
+    if values is None:
+        return pa.nulls(count, pa.float64()), {}
+    if isinstance(values, pa.Array) and pa.types.is_temporal(values.type):
+        values = values.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
+    if isinstance(values, pa.Array) and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        values = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        numbers = values.astype(np.float64)
+        faults = {int(row): "the time is not finite" for row in np.flatnonzero(np.isinf(numbers))}
+        return pa.array(np.where(np.isinf(numbers), np.nan, numbers), from_pandas=True), faults
+    found, faults = [], {}
+    for row, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
+        number = _time(value)
+        found.append(None if number is None or not math.isfinite(number) else number)
+        if number is not None and not math.isfinite(number):
+            faults[row] = f"the time is neither a number nor a date ({str(value)[:40]!r})"
+    return pa.array(found, pa.float64()), faults
+
+
+def _time(value: Any) -> float | None:
+    """Return a number, None for no time, or infinity for what is neither."""
+    if _is_missing(value) or value == "":
+        return None
+    if isinstance(value, datetime.date):
+        midnight = datetime.time()
+        moment = value if isinstance(value, datetime.datetime) else datetime.datetime.combine(value, midnight)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+    try:
+        return math.inf if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return _time(datetime.datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return math.inf
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+
+
+def texts(values: Values, count: int) -> pa.Array:
+    """Return strings, one a row."""
+    if isinstance(values, str):
+        return pa.array([values]).take(pa.array(np.zeros(count, np.int32)))
+    return (values if isinstance(values, pa.Array) else pa.array(values)).cast(pa.string())
+
+
+def numbers(values: Values, count: int, default: int | None) -> pa.Array:
+    """Return whole numbers, one a row."""
+    if values is None:
+        return pa.nulls(count, pa.int64()) if default is None else pa.array(np.full(count, default))
+    return pa.array(values, pa.int64())
+
+
+def default_ids(file: pa.Array, offset: pa.Array) -> pa.Array:
+    """Let an image go by its path, and by its place in there if it is not alone."""
+    if pc.all(pc.equal(offset, -1)).as_py():
+        return file
+    return pc.binary_join_element_wise(file, offset.cast(pa.string()), "#")
+
+
+def some(rows: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+    """Yield so many at a time."""
+    for start in range(0, len(rows), count):
+        yield rows[start : start + count]
