@@ -219,6 +219,7 @@ class FakeStorage:
     def __init__(self, broken: int = -1) -> None:
         self.broken = broken
         self.reads = 0
+        self.bad: dict[int, str] = {}
         self.gate = threading.Event()
         self.gate.set()
 
@@ -228,6 +229,8 @@ class FakeStorage:
         if self.broken in rows:
             raise UserError(f"row {self.broken} is broken")
         return torch.as_tensor(rows)[:, None, None, None]
+
+    fetch = read
 
 
 def micro_batch(number: int) -> tuple[Draw, ...]:

@@ -73,13 +73,13 @@ def watched(blobs, stream, index):
 
     def watch(config, part, *others):
         learner = assemble(config, part, *others)
-        read, rows = learner.loader.read, []
+        fetch, rows, numbers = learner.loader.storage.fetch, [], np.argsort(part.index_row)
 
         def remember(wanted):
-            rows.append(wanted)
-            return read(wanted)
+            rows.append(numbers[wanted])
+            return fetch(wanted)
 
-        learner.loader.read = remember
+        learner.loader.storage.fetch = remember
         trials.append((config, part, learner, rows))
         return learner
 

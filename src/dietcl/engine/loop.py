@@ -33,7 +33,7 @@ class NotFinite(Exception):
 def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
     """Learn the stream after the finished time steps; yields every time step once it is learned and measured."""
     for step in [step for step in learner.stream.steps if step.t > finished]:
-        started, waited = time.perf_counter(), learner.loader.waited
+        started, waited, substituted = time.perf_counter(), learner.loader.waited, learner.loader.substituted
         learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
         learner.ledger.open(step.t, step.seen_classes, step.spans)
         _announce(learner, step)
@@ -73,6 +73,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
             state_bytes=state_bytes(learner, step, done),
             seconds=learning_seconds,
             data_wait=learner.loader.waited - waited,
+            substituted=learner.loader.substituted - substituted,
         )
         yield step.t
 
@@ -94,7 +95,7 @@ def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve
     draws = (
         sample(pools, counts, (*key, update, micro)) for update in itertools.count() for micro in range(micro_batches)
     )
-    ready = learner.loader.iterate(draws)
+    ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
     classes = torch.from_numpy(step.classes).to(learner.device)
     update = 0
     while account.affords(cost, learner.pace):

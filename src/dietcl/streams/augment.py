@@ -10,6 +10,8 @@ from dietcl.keys import numpy_generator, torch_generator
 from dietcl.models.presets import MEAN, STD
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
+from dietcl.streams.loader import Images
+from dietcl.streams.pictures import Pictures
 from dietcl.streams.sampler import Draw
 
 Key = tuple[int | str, ...]
@@ -25,8 +27,10 @@ def denormalize(images: torch.Tensor) -> torch.Tensor:
     return images.mul(STD).add_(MEAN).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def crop_and_flip(images: torch.Tensor, config: Augmentation, key: Key) -> torch.Tensor:
+def crop_and_flip(images: Images, config: Augmentation, key: Key) -> torch.Tensor:
     """Return normalized random resized crops, mirrored at random."""
+    if isinstance(images, Pictures):
+        return normalize(images.crops(config, key))
     images = normalize(images)
     generator = torch_generator(images.device, *key, "crop")
     random = torch.rand((5, len(images)), generator=generator, device=images.device)
@@ -93,27 +97,29 @@ def mix(part: Part, config: Augmentation, key: Key) -> Part:
 
 
 def make_batch(
-    draws: tuple[Draw, ...], images: list[torch.Tensor], classes: torch.Tensor, config: Augmentation, key: Key
+    draws: tuple[Draw, ...], images: list[Images], classes: torch.Tensor, config: Augmentation, key: Key
 ) -> Batch:
-    """Turn the drawn uint8 images of one micro-batch into augmented parts."""
+    """Turn the drawn images of one micro-batch into augmented parts."""
     parts: dict[str, Part | None] = {"labeled": None, "unlabeled": None, "memory": None}
     for draw, raw in zip(draws, images, strict=True):
         own = (*key, draw.pool)
-        part = replace(
-            plain_part(draw, raw),
-            images=crop_and_flip(raw, config, own),
-            view_maker=partial(_view, raw, config, own),
-        )
+        part = _part(draw, crop_and_flip(raw, config, own))
+        part = replace(part, view_maker=partial(_view, raw, config, own))
         parts[draw.pool] = part if draw.labels is None else mix(part, config, own)
     return Batch(**parts, classes=classes, key=key)  # type: ignore[arg-type]
 
 
-def plain_part(draw: Draw, raw: torch.Tensor) -> Part:
-    """Turn drawn uint8 images into a part as they are, neither cropped nor mixed."""
-    labels = None if draw.labels is None else torch.from_numpy(draw.labels).to(raw.device)
-    return Part(draw.pool, normalize(raw), labels, rows=torch.from_numpy(draw.rows))
+def plain_part(draw: Draw, raw: Images) -> Part:
+    """Turn drawn images into a part as they are, neither cropped nor mixed."""
+    images = normalize(raw.squares() if isinstance(raw, Pictures) else raw)
+    return _part(draw, images)
 
 
-def _view(raw: torch.Tensor, config: Augmentation, key: Key, name: str, strong: bool) -> torch.Tensor:
+def _part(draw: Draw, images: torch.Tensor) -> Part:
+    labels = None if draw.labels is None else torch.from_numpy(draw.labels).to(images.device)
+    return Part(draw.pool, images, labels, rows=torch.from_numpy(draw.rows))
+
+
+def _view(raw: Images, config: Augmentation, key: Key, name: str, strong: bool) -> torch.Tensor:
     images = crop_and_flip(raw, config, (*key, name))
     return distort(images, (*key, name)) if strong else images

@@ -54,8 +54,9 @@ def _decode_any(data: bytes, side: int) -> Pixels:
             _refuse_bomb(*opened.size)
             opened.draft("RGB", (side, side))
             image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
-    factor = min(image.size) // max(1, side)
-    return np.asarray(image.reduce(factor) if factor > 1 else image)
+    # Twice the wanted size is left for the smoother resizing that follows.
+    factor = min(image.size) // max(1, 2 * side)
+    return np.array(image.reduce(factor) if factor > 1 else image)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -34,6 +34,7 @@ class Draw:
     pool: PoolName
     rows: Rows
     labels: Labels | None
+    key: tuple[int | str, ...] = ()  # what it was drawn by
 
 
 def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
@@ -54,7 +55,8 @@ def sample(
     for name, count in counts.items():
         pool = pools[name]
         chosen = pool.draw(count, numpy_generator(*key, "draw", name))
-        draws.append(Draw(name, pool.rows[chosen], None if pool.labels is None else pool.labels[chosen]))
+        labels = None if pool.labels is None else pool.labels[chosen]
+        draws.append(Draw(name, pool.rows[chosen], labels, key))
     return tuple(draws)
 
 

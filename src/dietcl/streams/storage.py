@@ -1,87 +1,164 @@
-"""Storage: row numbers -> uint8 images, from packed arrays by indexing and from image files by decoding."""
+"""Storage: row numbers -> pixels, from packed arrays by indexing and from encoded images by decoding."""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.parallel import cores
+from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.index import Index
+from dietcl.streams.place import Place, reason
 from dietcl.streams.stream import Rows
 
-Pixels = npt.NDArray[np.uint8]
+GRAY = 128  # what stands in for an image that cannot be read
+BAD_SHARE = 0.01
+_JUDGED = 1000  # images that are read before a share of them says anything
+_AT_ONCE = 16  # images a thread takes at a time: handing over each by itself would cost a tenth of its decoding
+Result = TypeVar("Result")
 
 
 class Storage:
-    """Reads images of one manifest by row of its index, at one size."""
+    """Reads images of one manifest by row of its index; one that cannot be read turns gray and is counted."""
 
-    def __init__(self, index: Index, image_size: int, workers: int = 2) -> None:
+    def __init__(self, index: Index, image_size: int, bad_share: float = BAD_SHARE) -> None:
         self.index = index
         self.image_size = image_size
+        self.bad: dict[int, str] = {}  # row of the index -> why it cannot be read
+        self.place = Place.of(index.root)
+        self.pool = ThreadPoolExecutor(cores(), thread_name_prefix="decode")
+        self._bad_share = bad_share
         self._packs: dict[int, Pixels] = {}
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        self._tried = np.zeros(len(index), np.bool_)  # rows of encoded images that were read
+        self._lock = threading.Lock()
 
     def read(self, rows: Rows) -> torch.Tensor:
-        """Return uint8 [B, 3, size, size] for rows of the index."""
-        offsets = self.index.offset[rows]
-        files = self.index.file[rows]
-        out = torch.empty((len(rows), 3, self.image_size, self.image_size), dtype=torch.uint8)
-        packed = offsets >= 0
-        for file in np.unique(files[packed]):
-            inside = np.flatnonzero(packed & (files == file))
-            out[torch.from_numpy(inside)] = self._read_pack(int(file), offsets[inside])
-        single = np.flatnonzero(~packed)
-        paths = [self.index.root / self.index.files[files[i]] for i in single]
-        for i, image in zip(single, self._pool.map(self._decode, paths), strict=True):
-            out[i] = image
+        """Return uint8 [B, 3, size, size] for rows of the index: of each image the square in the middle."""
+        found = self.fetch(rows)
+        return found if isinstance(found, torch.Tensor) else squares(found, self.image_size)
+
+    def fetch(self, rows: Rows) -> torch.Tensor | list[Pixels]:
+        """Return squares of the image size if all rows lie in packed arrays, and pictures of any shape otherwise."""
+        offsets, lengths, files = self.index.offset[rows], self.index.length[rows], self.index.file[rows]
+        packed = (offsets >= 0) & (lengths < 0)
+        if packed.all():
+            return self._read_packs(files, offsets)
+        pictures: list[Pixels] = [np.empty(0, np.uint8)] * len(rows)
+        for i in np.flatnonzero(packed):
+            picture = self._pack(int(files[i]), offsets[i : i + 1])[int(offsets[i])]
+            pictures[i] = np.array(picture) if picture.ndim == 3 else np.repeat(picture[..., None], 3, 2)
+        encoded = np.flatnonzero(~packed)
+        decoded = self._decode(rows[encoded], files[encoded], offsets[encoded], lengths[encoded])
+        for i, picture in zip(encoded, decoded, strict=True):
+            pictures[i] = picture
+        return pictures
+
+    def _read_packs(self, files: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> torch.Tensor:
+        out = torch.empty((len(files), 3, self.image_size, self.image_size), dtype=torch.uint8)
+        for file in np.unique(files):
+            inside = np.flatnonzero(files == file)
+            images = torch.from_numpy(self._pack(int(file), offsets[inside])[offsets[inside]])
+            images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+            out[torch.from_numpy(inside)] = resize(images, self.image_size).expand(-1, 3, -1, -1)
         return out
 
-    def _read_pack(self, file: int, offsets: npt.NDArray[np.int64]) -> torch.Tensor:
+    def _pack(self, file: int, offsets: npt.NDArray[np.int64]) -> Pixels:
+        """Return a packed array that holds these rows."""
+        path = self.place.path(self.index.files[file])
         if file not in self._packs:
-            self._packs[file] = _open_pack(self.index.root / self.index.files[file])
+            self._packs[file] = _open_pack(self.place, path)
         pack = self._packs[file]
         if offsets.max() >= len(pack):
             raise UserError(
-                f"{self.index.root / self.index.files[file]}: the manifest asks for image {offsets.max()} "
+                f"{path}: the manifest asks for image {offsets.max()} "
                 f"and the pack holds {len(pack)}; prepare the data again"
             )
-        images = torch.from_numpy(pack[offsets])
-        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        if images.shape[-1] != self.image_size:
-            size = (self.image_size, self.image_size)
-            smooth = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
-            images = smooth.round().clamp(0, 255).to(torch.uint8)
-        return images.expand(-1, 3, -1, -1)
+        return pack
 
-    def _decode(self, path: Path) -> torch.Tensor:
-        """Decode one file: the square in the middle, at the image size."""
-        try:
-            with Image.open(path) as image:
-                image.draft("RGB", (self.image_size, self.image_size))
-                picture = _to_rgb(image)
-        except Exception as error:  # a broken file makes decoders raise anything, SyntaxError included
-            raise UserError(f"{path}: not a readable image ({error}); replace it or drop its row") from None
-        side, size = min(picture.size), (self.image_size, self.image_size)
-        left, top = ((length - side) // 2 for length in picture.size)
-        square = picture.crop((left, top, left + side, top + side))
-        square = square.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
-        return torch.from_numpy(np.asarray(square).transpose(2, 0, 1).copy())
+    def _decode(
+        self, rows: Rows, files: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> list[Pixels]:
+        names = [self.index.files[file] for file in files]
+        starts = [int(start) if length >= 0 else None for start, length in zip(offsets, lengths, strict=True)]
+        ends = [None if start is None else start + int(size) for start, size in zip(starts, lengths, strict=True)]
+        fetched = None if self.place.is_local else self.place.read_many(names, starts, ends)
+
+        def one(i: int) -> Pixels | str:
+            try:
+                data = self._read_near(names[i], starts[i], ends[i]) if fetched is None else fetched[i]
+                if isinstance(data, Exception):
+                    raise data
+                return decode(data, self.image_size)
+            except Unreadable as error:
+                return str(error)
+            except Exception as error:  # each kind of store has errors of its own
+                return f"cannot be read ({reason(error)})"
+
+        pictures = []
+        for row, name, found in zip(rows, names, spread(self.pool, one, len(names)), strict=True):
+            if isinstance(found, str):
+                self._note(int(row), f"{self.place.path(name)}: {found}")
+                found = np.full((self.image_size, self.image_size, 3), GRAY, np.uint8)
+            pictures.append(found)
+        self._tried[rows] = True
+        return pictures
+
+    def _read_near(self, name: str, start: int | None, end: int | None) -> bytes:
+        if self.place.leads_outside(name):
+            raise Unreadable("a link leads outside the folder")
+        return self.place.read(name, start, end)
+
+    def _note(self, row: int, sentence: str) -> None:
+        """Remember a bad row, and stop where there are too many of them."""
+        with self._lock:
+            self.bad[row] = sentence
+            tried = int(np.count_nonzero(self._tried))
+        bound = self._bad_share * min(max(tried, _JUDGED), len(self.index))
+        if len(self.bad) > max(1.0, bound):
+            raise UserError(
+                f"{len(self.bad)} images cannot be read, which is more than {self._bad_share:.2%} of those tried "
+                f"(--bad-images): the last one is {sentence}; `dietcl data check` lists them all"
+            )
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        # Pillow would clip 16 bits at 255, which leaves a white image.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # the way that Pillow asks for, by a warning
-    return image.convert("RGB")
+def resize(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Return uint8 [B, C, size, size], smoothed where it shrinks."""
+    if images.shape[-2:] == (size, size):
+        return images
+    return F.interpolate(images.contiguous(), (size, size), mode="bilinear", antialias=True)
 
 
-def _open_pack(path: Path) -> Pixels:
+def squares(pictures: Sequence[Pixels], size: int) -> torch.Tensor:
+    """Return uint8 [B, 3, size, size]: of each picture the square in its middle."""
+    out = torch.empty((len(pictures), 3, size, size), dtype=torch.uint8)
+    for i, picture in enumerate(pictures):
+        side = min(picture.shape[:2])
+        top, left = ((length - side) // 2 for length in picture.shape[:2])
+        middle = torch.from_numpy(picture[top : top + side, left : left + side])
+        out[i] = resize(middle.permute(2, 0, 1)[None], size)[0]
+    return out
+
+
+def spread(pool: Executor, work: Callable[[int], Result], count: int) -> list[Result]:
+    """Do something for each number below `count`, some at a time in every thread."""
+
+    def some(start: int) -> list[Result]:
+        return [work(i) for i in range(start, min(start + _AT_ONCE, count))]
+
+    done: Iterable[list[Result]] = pool.map(some, range(0, count, _AT_ONCE))
+    return list(chain.from_iterable(done))
+
+
+def _open_pack(place: Place, path: str) -> Pixels:
+    if not place.is_local:
+        raise UserError(f"{path}: packed arrays are mapped into memory, which needs them on this machine; copy it here")
     try:
         pack: Pixels = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
