@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("ledger", "startup")
+NAMES = ("growth", "index", "ledger", "loader", "startup")
 
 
 def main() -> int:

@@ -238,8 +238,8 @@ def learned(config: RunConfig, index: Index, stream: Stream) -> tuple[Learner, l
     draws: list[Any] = []
     iterate = learner.loader.iterate
 
-    def note(micro_batches: Any) -> Any:
-        for drawn, images in iterate(micro_batches):
+    def note(micro_batches: Any, ahead: Any = None) -> Any:
+        for drawn, images in iterate(micro_batches, ahead):
             draws.extend((d.pool, d.rows.tolist(), None if d.labels is None else d.labels.tolist()) for d in drawn)
             yield drawn, images
 

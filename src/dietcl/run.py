@@ -27,7 +27,8 @@ from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
 from dietcl.streams.index import Index, open_manifest
-from dietcl.streams.stream import Stream, build_stream, remarks
+from dietcl.streams import kept
+from dietcl.streams.stream import Stream, remarks
 
 Progress = Callable[[int, float], None]
 # Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
@@ -63,7 +64,7 @@ def open_stream(config: RunConfig, progress: Progress | None = None) -> tuple[St
         report = progress and (lambda done, total: progress(0, done / total))
         manifest = config.source.prepare(default_cache(), report)
     index = open_manifest(manifest)
-    stream = build_stream(config.stream, index, config.recipe, config.seed)
+    stream = kept.open_stream(config.stream, index, config.recipe, config.seed)
     first = config.first_time_steps
     if first is not None and first > len(stream.steps):
         raise UserError(f"--first-time-steps {first}: the stream has only {len(stream.steps)}")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -19,7 +20,17 @@ Key = tuple[int | str, ...]
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
     """Return uint8 images as floats around zero."""
-    return images.float().div_(255).sub_(MEAN).div_(STD)
+    return _floats(images).div_(255).sub_(MEAN).div_(STD)
+
+
+def _floats(images: torch.Tensor) -> torch.Tensor:
+    if images.device.type != "cpu":
+        return images.float()
+    # numpy asks for huge pages where torch does not, and fresh small ones would cost more than the arithmetic.
+    last = images.is_contiguous(memory_format=torch.channels_last)
+    shape = images.permute(0, 2, 3, 1).shape if last else images.shape
+    out = torch.from_numpy(np.empty(shape, np.float32))
+    return (out.permute(0, 3, 1, 2) if last else out).copy_(images)
 
 
 def denormalize(images: torch.Tensor) -> torch.Tensor:

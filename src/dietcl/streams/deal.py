@@ -14,7 +14,8 @@ from dietcl.streams.recipes import Recipe
 TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))
 NOWHERE = -1
 
-Steps = npt.NDArray[np.int32]
+Steps = npt.NDArray[np.int16]
+_AT_ONCE = 2**22  # rows that are looked at together, so that tens of millions need little memory besides their own
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def _deal_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
             "use fewer time steps, or --recipe data"
         )
     order = numpy_generator(seed, "class-order").permutation(present)
-    step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int32)
+    step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int16)
     for step, classes in enumerate(np.array_split(order, recipe.time_steps)):
         step_of_class[classes] = step
     dealt = step_of_class[index.label]
@@ -62,21 +63,44 @@ def _deal_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
         raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
     # Both cuts go by value, so that all images of one moment, test images too, share a time step.
     if recipe.cut == "count":
-        moments, count = np.unique(times, return_counts=True)
-        # A moment belongs where its first image falls: images of equal time never leave the first time step empty.
-        step_of_moment = (np.cumsum(count) - count) * recipe.time_steps // len(times)
-        latest = np.searchsorted(moments, index.time, side="right") - 1
-        step = step_of_moment[np.maximum(latest, 0)].astype(np.int32)
+        edges = _cuts_by_count(times, recipe.time_steps)
     else:
         edges = np.linspace(times.min(), times.max(), recipe.time_steps + 1)[1:-1]
         # All at one moment leaves nothing to cut: then every image arrives at once, at the first time step.
-        step = np.searchsorted(edges[edges > times.min()], index.time, side="right").astype(np.int32)
+        edges = edges[edges > times.min()]
+    del times
+    step = np.empty(len(index), np.int16)
+    for start in range(0, len(step), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        step[part] = np.searchsorted(edges, index.time[part], side="right")
     step[~known] = NOWHERE
     return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
 
 
+def _cuts_by_count(times: npt.NDArray[np.float64], time_steps: int) -> npt.NDArray[np.float64]:
+    """Return the moments at which another time step begins.
+
+    A moment belongs where its first image falls: images of equal time never leave the first time step empty.
+    """
+    places = [-(-step * len(times) // time_steps) for step in range(1, time_steps)]
+    places = [place for place in places if place < len(times)]
+    if not places:
+        return np.zeros(0)
+    times.partition(sorted({place + shift for place in places for shift in (-1, 0)}))
+    edges = []
+    for place in places:
+        moment = times[place]
+        if times[place - 1] == moment:  # begun before: the next moment is the first to fall behind the place
+            later = times[times > moment]
+            if not len(later):
+                break
+            moment = later.min()
+        edges.append(moment)
+    return np.array(edges)
+
+
 def _deal_at_any_time(index: Index, recipe: Recipe, seed: int) -> Steps:
-    step = np.full(len(index), NOWHERE, np.int32)
+    step = np.full(len(index), NOWHERE, np.int16)
     for split in (TRAIN, TEST):  # each by itself, so that each is cut into equal counts
         step = _deal_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
     return step
@@ -92,23 +116,34 @@ def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, ge
 
 
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
-    rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE))
-    group = step[rows].astype(np.int64) * len(index.classes) + index.label[rows]
-    _, group, size = np.unique(group, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)).astype(np.uint32)
+    group = step[rows].astype(np.int32) * len(index.classes) + index.label[rows]
+    size = np.bincount(group, minlength=1)
     # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
     quota = np.floor(np.round(size * recipe.label_rate, 6) + 0.5).astype(np.int64)
     if recipe.at_least_one:
         quota = np.maximum(quota, 1)
-    rank = _rank_in_group(group, numpy_generator(seed, "reveal"))
     labeled = np.zeros(len(index), np.bool_)
-    labeled[rows[rank < quota[group]]] = True
+    # In random order the first ones of every group are revealed; long before the end, all groups have had theirs.
+    order = numpy_generator(seed, "reveal").permutation(len(rows))
+    for start in range(0, len(order), _AT_ONCE):
+        part = order[start : start + _AT_ONCE]
+        part = part[quota[group[part]] > 0]
+        groups = group[part]
+        chosen = part[_rank(groups, np.arange(len(part))) < quota[groups]]
+        quota -= np.bincount(group[chosen], minlength=len(quota))
+        labeled[rows[chosen]] = True
     return labeled
 
 
 def _rank_in_group(group: npt.NDArray[np.integer], generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Rank the members of every group in random order, from 0."""
-    shuffled = generator.permutation(len(group))
-    order = shuffled[np.argsort(group[shuffled], kind="stable")]
+    return _rank(group, generator.permutation(len(group)))
+
+
+def _rank(group: npt.NDArray[np.integer], order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rank the members of every group in the given order, from 0."""
+    order = order[np.argsort(group[order], kind="stable")]
     sorted_group = group[order]
     starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]]) if len(group) else np.zeros(0, int)
     rank = np.empty(len(group), np.int64)

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dietcl.streams.augmentation import Augmentation
@@ -74,7 +75,7 @@ class Loader:
             pictures.crop_ahead(ahead, (*draw.key, draw.pool))
         return draw, pictures, len(bad)
 
-    def _bad(self, rows: Rows) -> list[int]:
+    def _bad(self, rows: npt.NDArray[np.uint32]) -> list[int]:
         """Return the positions of images that could not be read."""
         return [i for i, row in enumerate(rows.tolist()) if row in self.storage.bad] if self.storage.bad else []
 

@@ -68,9 +68,7 @@ class Pictures:
         return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
-def crop_boxes(
-    shapes: npt.NDArray[np.int64], least: float, random: npt.NDArray[np.float64]
-) -> npt.NDArray[np.int64]:
+def crop_boxes(shapes: npt.NDArray[np.int64], least: float, random: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return top, left, height and width of a random crop of each shape (height, width).
 
     A crop has at least this share of the area and a shape from 3:4 to 4:3, so a long picture's largest crop is not all

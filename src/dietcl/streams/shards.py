@@ -29,7 +29,7 @@ class ShardWriter:
         self._file.write(header + data + bytes(-len(data) % _BLOCK))
         offset = self._size + len(header)
         self._size = offset + len(data) + -len(data) % _BLOCK
-        return self._path.name, offset, len(data)
+        return self.path.name, offset, len(data)
 
     def close(self) -> None:
         """End the current tar file."""
@@ -38,8 +38,8 @@ class ShardWriter:
         self._size = 0
 
     def _open(self) -> BinaryIO:
-        self._path = self._folder / f"{self._prefix}-{self._number:05d}.tar"
-        return self._path.open("wb")
+        self.path = self._folder / f"{self._prefix}-{self._number:05d}.tar"
+        return self.path.open("wb")
 
 
 def member_name(number: int, data: bytes) -> str:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,13 @@ from dietcl.parallel import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.index import Index
 from dietcl.streams.place import Place, reason
-from dietcl.streams.stream import Rows
 
 GRAY = 128  # what stands in for an image that cannot be read
 BAD_SHARE = 0.01
 _JUDGED = 1000  # images that are read before a share of them says anything
 _AT_ONCE = 16  # images a thread takes at a time: handing over each by itself would cost a tenth of its decoding
 Result = TypeVar("Result")
+Rows = npt.NDArray[np.integer[Any]]  # of the index
 
 
 class Storage:
@@ -37,6 +37,7 @@ class Storage:
         self._bad_share = bad_share
         self._packs: dict[int, Pixels] = {}
         self._tried = np.zeros(len(index), np.bool_)  # rows of encoded images that were read
+        self._inside: set[str] = set()  # shards that are known to lie in the place
         self._lock = threading.Lock()
 
     def read(self, rows: Rows) -> torch.Tensor:
@@ -66,7 +67,7 @@ class Storage:
             inside = np.flatnonzero(files == file)
             images = torch.from_numpy(self._pack(int(file), offsets[inside])[offsets[inside]])
             images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-            out[torch.from_numpy(inside)] = resize(images, self.image_size).expand(-1, 3, -1, -1)
+            out[torch.from_numpy(inside)] = resize(images, (self.image_size, self.image_size)).expand(-1, 3, -1, -1)
         return out
 
     def _pack(self, file: int, offsets: npt.NDArray[np.int64]) -> Pixels:
@@ -111,8 +112,11 @@ class Storage:
         return pictures
 
     def _read_near(self, name: str, start: int | None, end: int | None) -> bytes:
-        if self.place.leads_outside(name):
-            raise Unreadable("a link leads outside the folder")
+        if name not in self._inside:
+            if self.place.leads_outside(name):
+                raise Unreadable("a link leads outside the folder")
+            if start is not None:  # a shard will be read from again
+                self._inside.add(name)
         return self.place.read(name, start, end)
 
     def _note(self, row: int, sentence: str) -> None:
@@ -128,11 +132,11 @@ class Storage:
             )
 
 
-def resize(images: torch.Tensor, size: int) -> torch.Tensor:
-    """Return uint8 [B, C, size, size], smoothed where it shrinks."""
-    if images.shape[-2:] == (size, size):
+def resize(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Return uint8 [B, C, *size], smoothed where it shrinks."""
+    if images.shape[-2:] == size:
         return images
-    return F.interpolate(images.contiguous(), (size, size), mode="bilinear", antialias=True)
+    return F.interpolate(images, size, mode="bilinear", antialias=True)
 
 
 def squares(pictures: Sequence[Pixels], size: int) -> torch.Tensor:
@@ -142,7 +146,7 @@ def squares(pictures: Sequence[Pixels], size: int) -> torch.Tensor:
         side = min(picture.shape[:2])
         top, left = ((length - side) // 2 for length in picture.shape[:2])
         middle = torch.from_numpy(picture[top : top + side, left : left + side])
-        out[i] = resize(middle.permute(2, 0, 1)[None], size)[0]
+        out[i] = resize(middle.permute(2, 0, 1)[None], (size, size))[0]
     return out
 
 

@@ -14,6 +14,7 @@ from dietcl.streams.recipes import Recipe
 
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
+_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Stream:
     steps: tuple[TimeStep, ...]
     tests: tuple[TestStep, ...]
     classes: tuple[str, ...]  # names by class number
-    index_row: Rows  # opaque row number -> row of the index
+    index_row: npt.NDArray[np.uint32]  # opaque row number -> row of the index
 
     def step(self, t: int) -> TimeStep:
         """Return time step t."""
@@ -102,9 +103,9 @@ def build_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
 
 def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> Stream:
     """Hand out what was dealt: labels that are not revealed are not read here, nor kept."""
-    number_of_row = numpy_generator(seed, index.hash, "opaque-rows").permutation(len(index))
-    index_row = np.empty(len(index), np.int64)
-    index_row[number_of_row] = np.arange(len(index))
+    number_of_row = numpy_generator(seed, index.hash, "opaque-rows").permutation(len(index)).astype(np.uint32)
+    index_row = np.empty(len(index), np.uint32)
+    index_row[number_of_row] = np.arange(len(index), dtype=np.uint32)
     classes: list[int] = []  # codes in the order of their first reveal
     number_of_code = np.full(len(index.classes) + 1, -1, np.int64)  # the last entry answers for label -1
     steps = []
@@ -121,16 +122,16 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> 
         steps.append(
             TimeStep(
                 t=t,
-                labeled=number_of_row[labeled][order],
+                labeled=number_of_row[labeled][order].astype(np.int64),
                 labels=number_of_code[codes[order]],
-                unlabeled=np.sort(number_of_row[unlabeled]),
+                unlabeled=np.sort(number_of_row[unlabeled]).astype(np.int64),
                 seen_classes=len(classes),
                 new_classes=tuple(index.classes[code] for code in new),
             )
         )
     return Stream(
         name=name,
-        identity=_identity(index, recipe, seed),
+        identity=identify(index, recipe, seed),
         seed=seed,
         steps=tuple(steps),
         tests=tuple(_tests(index, dealt, recipe, number_of_code, number_of_row)),
@@ -159,22 +160,33 @@ def remarks(stream: Stream) -> list[str]:
     return said
 
 
-def _tests(index: Index, dealt: Dealt, recipe: Recipe, number_of_code: Labels, number_of_row: Rows) -> list[TestStep]:
+def _tests(
+    index: Index, dealt: Dealt, recipe: Recipe, number_of_code: Labels, number_of_row: npt.NDArray[np.uint32]
+) -> list[TestStep]:
     tests = []
     for t, rows in enumerate(_rows_by_step(index, dealt, TEST, recipe.time_steps), start=1):
         rows = rows[index.label[rows] >= 0]
         order = np.argsort(number_of_row[rows])
-        tests.append(TestStep(t, number_of_row[rows][order], number_of_code[index.label[rows]][order]))
+        numbers = number_of_row[rows][order].astype(np.int64)
+        tests.append(TestStep(t, numbers, number_of_code[index.label[rows]][order]))
     return tests
 
 
-def _rows_by_step(index: Index, dealt: Dealt, split: int, time_steps: int) -> list[Rows]:
-    rows = np.flatnonzero((index.split == split) & (dealt.step != NOWHERE))
-    rows = rows[np.argsort(dealt.step[rows], kind="stable")]
-    edges = np.searchsorted(dealt.step[rows], np.arange(1, time_steps))
-    return np.split(rows, edges)
+def _rows_by_step(index: Index, dealt: Dealt, split: int, time_steps: int) -> list[npt.NDArray[np.uint32]]:
+    """Return the rows of every time step in order, found some at a time: a sort of all would take the most memory."""
+    parts: list[list[npt.NDArray[np.uint32]]] = [[] for _ in range(time_steps)]
+    for start in range(0, len(index), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        step = dealt.step[part]
+        rows = np.flatnonzero((index.split[part] == split) & (step != NOWHERE))
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        present, begins = np.unique(step[rows], return_index=True)
+        for number, found in zip(present, np.split(rows, begins[1:]), strict=False):
+            parts[number].append((found + start).astype(np.uint32))
+    return [np.concatenate([np.zeros(0, np.uint32), *found]) for found in parts]
 
 
-def _identity(index: Index, recipe: Recipe, seed: int) -> str:
+def identify(index: Index, recipe: Recipe, seed: int) -> str:
+    """Return what tells a stream from others: manifest hash, recipe and seed."""
     text = json.dumps({"manifest": index.hash, "recipe": asdict(recipe), "seed": seed}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -66,9 +66,10 @@ def _list(as_json: bool) -> int:
 
 def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.stream import build_stream, remarks
+    from dietcl.streams.kept import open_stream
+    from dietcl.streams.stream import remarks
 
-    stream = build_stream(name, open_manifest(manifest), recipe, show.seed)
+    stream = open_stream(name, open_manifest(manifest), recipe, show.seed)
     rows = [
         {
             "t": step.t,

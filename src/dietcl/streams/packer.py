@@ -1,0 +1,178 @@
+"""Packing: every image of a manifest resized once and stored for random access, as squares or as encoded bytes."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import simplejpeg
+import torch
+from PIL import Image
+
+from dietcl.errors import UserError
+from dietcl.files import make_folder, write_json
+from dietcl.streams.decode import Pixels
+from dietcl.streams.index import Index, open_manifest
+from dietcl.streams.manifest import Writer, batches, read_facts
+from dietcl.streams.packing import Packing
+from dietcl.streams.preparation import MANIFEST, QUARANTINE
+from dietcl.streams.shards import ShardWriter, member_name
+from dietcl.streams.storage import Storage, resize, spread
+
+SHARD = 32_768  # images a shard: about 700 MB at 224 px
+_AT_ONCE = 512
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What came out of a packing."""
+
+    manifest: Path
+    kept: int
+    bad: int
+    bytes: int
+
+
+def pack(manifest: Path, out: Path, packing: Packing, progress: Progress = lambda done, total: None) -> Packed:
+    """Pack a manifest's images into the folder `out`; a packing that was cut off is continued."""
+    if (out / MANIFEST).exists():
+        raise UserError(f"{out}: holds a manifest already; choose another --out, or remove it first")
+    index = open_manifest(manifest)
+    work = _begin(out, index, packing)
+    storage = Storage(index, packing.side, bad_share=1.0)
+    for number, start in enumerate(range(0, len(index), SHARD)):
+        rows = np.arange(start, min(start + SHARD, len(index)))
+        if not (work / f"{number:05d}.npz").exists():
+            _pack_shard(storage, rows, number, out, work, packing, lambda done: progress(done, len(index)))
+        progress(int(rows[-1]) + 1, len(index))
+    kept = _finish(manifest, out, work, index, packing)
+    images = [path for path in out.iterdir() if path.name.startswith("images")]
+    return Packed(out / MANIFEST, kept, len(index) - kept, sum(path.stat().st_size for path in images))
+
+
+def _begin(out: Path, index: Index, packing: Packing) -> Path:
+    """Claim a folder for this packing and no other."""
+    work = make_folder(out) / ".packing"
+    plan = {"manifest": index.hash, **asdict(packing)}
+    if (work / "plan.json").exists():
+        if json.loads((work / "plan.json").read_text()) != plan:
+            raise UserError(f"{out}: holds an unfinished packing with other options; choose another --out or --fresh")
+    elif any(out.iterdir()):
+        raise UserError(f"{out}: is not empty; choose another --out")
+    else:
+        write_json(make_folder(work) / "plan.json", plan)
+        if packing.is_raw:
+            shape = (len(index), packing.side, packing.side, 3)
+            np.lib.format.open_memmap(out / "images.npy", "w+", np.uint8, shape).flush()
+    return work
+
+
+def _pack_shard(
+    storage: Storage,
+    rows: npt.NDArray[np.int64],
+    number: int,
+    out: Path,
+    work: Path,
+    packing: Packing,
+    progress: Callable[[int], None],
+) -> None:
+    """Write the images of one shard, and then where each of them went."""
+    offset, length = np.full(len(rows), -1), np.full(len(rows), -1)
+    squares = np.lib.format.open_memmap(out / "images.npy", "r+") if packing.is_raw else None
+    shard = None if packing.is_raw else ShardWriter(work, f"images-{number:05d}", most_bytes=2**62)
+    for start in range(0, len(rows), _AT_ONCE):
+        part = rows[start : start + _AT_ONCE]
+        if squares is not None:
+            squares[part] = storage.read(part).permute(0, 2, 3, 1).numpy()
+            offset[start : start + len(part)] = part
+        elif shard is not None:
+            for i, data in enumerate(_encoded(storage, part, packing), start=start):
+                if int(rows[i]) not in storage.bad:
+                    _, offset[i], length[i] = shard.add(member_name(int(rows[i]), data), data)
+        progress(int(part[-1]) + 1)
+    bad = np.array([row for row in rows.tolist() if row in storage.bad], np.int64)
+    offset[bad - rows[0]] = -1
+    if squares is not None:
+        squares.flush()
+    elif shard is not None:
+        shard.close()
+        shard.path.replace(out / _shard_name(number))
+    reasons = np.array([storage.bad[row] for row in bad.tolist()], dtype=np.str_)
+    partial = work / "partial.npz"
+    np.savez(partial, offset=offset, length=length, bad=bad, reasons=reasons)
+    partial.replace(work / f"{number:05d}.npz")
+
+
+def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) -> list[bytes]:
+    found = storage.fetch(rows)
+    pictures = list(found.permute(0, 2, 3, 1).numpy()) if isinstance(found, torch.Tensor) else found
+    return spread(storage.pool, lambda i: encode(shrink(pictures[i], packing.side), packing), len(pictures))
+
+
+def shrink(picture: Pixels, side: int) -> Pixels:
+    """Return a picture whose shorter side has at most so many pixels."""
+    height, width = picture.shape[:2]
+    if min(height, width) <= side:
+        return picture
+    scale = side / min(height, width)
+    size = (max(side, round(height * scale)), max(side, round(width * scale)))
+    return resize(torch.from_numpy(picture).permute(2, 0, 1)[None], size)[0].permute(1, 2, 0).numpy()
+
+
+def encode(picture: Pixels, packing: Packing) -> bytes:
+    """Return a picture as JPEG or WebP."""
+    picture = np.ascontiguousarray(picture)
+    if packing.format == "webp":
+        stream = io.BytesIO()
+        Image.fromarray(picture).save(stream, "WEBP", quality=packing.quality, method=2)
+        return stream.getvalue()
+    data: bytes = simplejpeg.encode_jpeg(picture, packing.quality, "RGB", "420")
+    return data
+
+
+def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packing) -> int:
+    """Write the manifest of what was packed and the quarantine of what was not, and clear up."""
+    bad = 0
+    with (
+        pq.ParquetFile(manifest) as file,
+        Writer(work / MANIFEST, replace(read_facts(manifest), root=".")) as writer,
+        (work / QUARANTINE).open("w", newline="", encoding="utf-8") as quarantine,
+    ):
+        table_of_problems = csv.writer(quarantine)
+        table_of_problems.writerow(["file", "row", "problem"])
+        parts = [np.load(work / f"{number:05d}.npz") for number in range(-(-len(index) // SHARD))]
+        offset, length = (np.concatenate([part[name] for part in parts]) for name in ("offset", "length"))
+        for part in parts:
+            bad += len(part["bad"])
+            for row, reason in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
+                name, _, sentence = reason.partition(": ")
+                table_of_problems.writerow([name, row, sentence])
+        start = 0
+        for table in batches(file, manifest):
+            numbers = np.arange(start, start + len(table))
+            names = [_shard_name(number) for number in range(numbers[0] // SHARD, numbers[-1] // SHARD + 1)]
+            places = pa.array(["images.npy"] if packing.is_raw else names)
+            which = np.zeros(len(numbers), np.int64) if packing.is_raw else numbers // SHARD - numbers[0] // SHARD
+            lengths = pa.array(length[numbers], mask=length[numbers] < 0)
+            packed = table.set_column(1, "file", places.take(pa.array(which)))
+            packed = packed.set_column(2, "offset", pa.array(offset[numbers])).set_column(6, "length", lengths)
+            writer.write(packed.filter(pa.array(offset[numbers] >= 0)))
+            start += len(table)
+    if bad == len(index):
+        raise UserError(f"{manifest}: not one image can be read; see {work / QUARANTINE}")
+    for name in (QUARANTINE, MANIFEST):
+        (work / name).replace(out / name)
+    shutil.rmtree(work)
+    return len(index) - bad
+
+
+def _shard_name(number: int) -> str:
+    return f"images-{number:05d}.tar"
