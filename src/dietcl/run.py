@@ -26,8 +26,8 @@ from dietcl.engine.search import Found, choose_threshold
 from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
-from dietcl.streams.index import Index, open_manifest
 from dietcl.streams import kept
+from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.stream import Stream, remarks
 
 Progress = Callable[[int, float], None]

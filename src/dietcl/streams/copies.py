@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.errors import UserError
 from dietcl.streams.shards import ShardWriter, member_name
 
 IMAGES = "images.npy"
@@ -29,7 +28,7 @@ class Copies:
             self._write_header()
         square = len(self._shape) in (2, 3) and self._shape[0] == self._shape[1] and self._shape[2:] in ((), (3,))
         if images.dtype != np.uint8 or images.shape[1:] != self._shape or not square:
-            raise UserError(f"images are {images.dtype} {images.shape[1:]}; they must be uint8 squares, all alike")
+            raise ValueError(f"images are {images.dtype} {images.shape[1:]}; they must be uint8 squares, all alike")
         self._array.write(np.ascontiguousarray(images).data)
         self.count += len(images)
         return np.arange(self.count - len(images), self.count)

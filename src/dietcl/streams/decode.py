@@ -2,14 +2,17 @@
 
 import io
 import warnings
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 Pixels = npt.NDArray[np.uint8]
 MOST_PIXELS = 178_956_970  # where Pillow, too, takes an image for a decompression bomb
+# Of Pillow's formats those that are pictures and nothing more: to open EPS, say, it starts another program.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "QOI")
 _ORIENTATION = 0x0112
 _JPEG, _EXIF = b"\xff\xd8\xff", b"Exif\0\0"
 
@@ -31,6 +34,10 @@ def decode(data: bytes, side: int) -> Pixels:
         return _decode_any(data, side)
     except Unreadable:
         raise
+    except Image.DecompressionBombError:
+        raise Unreadable("too large to be decoded (a decompression bomb perhaps)") from None
+    except UnidentifiedImageError:  # its sentence is about an object in memory
+        raise Unreadable("not a readable image (of no format that is known)") from None
     except Exception as error:  # a broken file makes decoders raise anything, SyntaxError included
         raise Unreadable(f"not a readable image ({_line(error)})") from None
 
@@ -50,13 +57,20 @@ def _decode_jpeg(data: bytes, side: int) -> Pixels | None:
 def _decode_any(data: bytes, side: int) -> Pixels:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is MOST_PIXELS
-        with Image.open(io.BytesIO(data)) as opened:
+        with Image.open(io.BytesIO(data), formats=_formats()) as opened:
             _refuse_bomb(*opened.size)
             opened.draft("RGB", (side, side))
             image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
     # Twice the wanted size is left for the smoother resizing that follows.
     factor = min(image.size) // max(1, 2 * side)
     return np.array(image.reduce(factor) if factor > 1 else image)
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that this build of Pillow has."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -71,7 +85,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def _refuse_bomb(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
-        raise Unreadable(f"{width} x {height} pixels are more than {MOST_PIXELS:,}, a decompression bomb perhaps")
+        raise Unreadable(f"too large to be decoded ({width} x {height} pixels, a decompression bomb perhaps)")
 
 
 def _line(error: Exception) -> str:

@@ -40,6 +40,7 @@ class Facts:
     source: str | None = None
     recipe: str = "class"
     time_steps: int = 20
+    cut: str = "count"
     label_rate: float = 0.01
     mirror: bool = True
 
@@ -59,6 +60,7 @@ class Writer:
     def __init__(self, path: Path, facts: Facts | None = None) -> None:
         self.path = path
         self.rows = 0
+        self._waiting: list[pa.Table] = []  # a row group of its own for each few rows would be slow to read
         path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = path.with_name(f".{path.name}.{os.getpid()}")
         schema = SCHEMA.with_metadata({_FACTS: json.dumps(asdict(facts)).encode()} if facts else None)
@@ -75,10 +77,19 @@ class Writer:
             raise UserError(f"{self.path}: the columns do not make a table ({line(error)})") from None
         table = conform(table, self.path)
         check(table, self.path, self.rows)
-        self._writer.write_table(table.cast(self._writer.schema))
+        self._waiting.append(table)
         self.rows += len(table)
+        if sum(map(len, self._waiting)) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting).cast(self._writer.schema))
+        self._waiting = []
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
         self._writer.close()
         if kind is None:
             self._partial.replace(self.path)

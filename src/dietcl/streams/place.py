@@ -33,8 +33,10 @@ class Place:
 
     def open(self, file: str) -> BinaryIO:
         """Open a file for reading."""
+        if not self.is_local:
+            return self._ask("open", self.path(file), mode="rb")  # type: ignore[no-any-return]
         try:
-            return open(self.path(file), "rb") if self.is_local else self._remote.open(self.path(file), "rb")  # type: ignore[no-any-return]
+            return open(self.path(file), "rb")
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path(file)}: cannot be opened ({reason(error)}); is the path right?") from None
 
@@ -46,18 +48,17 @@ class Place:
         """Tell whether a file or folder is there."""
         if self.is_local:
             return os.path.exists(self.path(file))
-        return bool(self._remote.exists(self.path(file)))
+        return bool(self._ask("exists", self.path(file)))
 
     def is_folder(self) -> bool:
         """Tell whether the place itself is a folder rather than a file."""
-        return os.path.isdir(self.root) if self.is_local else bool(self._remote.isdir(self.root))
+        return os.path.isdir(self.root) if self.is_local else bool(self._ask("isdir", self.root))
 
     def folders(self, under: str = "") -> list[str]:
         """Return the names of the folders right below a folder, links to folders included, in order."""
         if self.is_local:
-            with os.scandir(self.path(under) if under else self.root) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        found = self._remote.ls(self.path(under) if under else self.root, detail=True)
+            return [entry.name for entry in self._entries(under) if entry.is_dir()]
+        found = self._ask("ls", self.path(under) if under else self.root, detail=True)
         return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory")
 
     def files(self, under: str = "") -> Iterator[str]:
@@ -66,26 +67,35 @@ class Place:
             yield from self._walk(under)
             return
         prefix = len(self._remote._strip_protocol(self.root)) + 1
-        for path in sorted(self._remote.find(self.path(under) if under else self.root)):
+        for path in sorted(self._ask("find", self.path(under) if under else self.root)):
             yield path[prefix:]
 
     def _walk(self, under: str) -> Iterator[str]:
-        with os.scandir(self.path(under) if under else self.root) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                name = f"{under}/{entry.name}" if under else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._walk(name)
-                else:
-                    yield name
+        for entry in self._entries(under):
+            name = f"{under}/{entry.name}" if under else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(name)
+            else:
+                yield name
+
+    def _entries(self, under: str) -> list["os.DirEntry[str]"]:
+        path = self.path(under) if under else self.root
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be listed ({reason(error)}); is the path right?") from None
 
     def leads_outside(self, file: str) -> bool:
         """Tell whether a link on the way takes a file out of the place."""
+        if "\0" in file:
+            return False  # no file has such a name, and asking for it is an error
         return self.is_local and not os.path.realpath(self.path(file)).startswith(self._real_root)
 
     def read(self, file: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file, or those of a range; raises OSError."""
         if not self.is_local:
-            return self._remote.cat_file(self.path(file), start, end)  # type: ignore[no-any-return]
+            return self._remote.cat_file(self.path(file), start=start, end=end)  # type: ignore[no-any-return]
         with open(self.path(file), "rb", buffering=0) as source:
             if start is not None and end is not None:
                 return os.pread(source.fileno(), end - start, start)
@@ -98,6 +108,17 @@ class Place:
         paths = [self.path(file) for file in files]
         found: list[bytes | Exception] = self._remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
         return found
+
+    def _ask(self, what: str, path: str, **options: Any) -> Any:
+        """Call the far store, whose errors are of its own kinds, and say in one sentence what went wrong."""
+        try:
+            return getattr(self._remote, what)(path, **options)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{path}: cannot be reached ({reason(error)}); is the address right, and may you read it?"
+            ) from None
 
     @cached_property
     def _real_root(self) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError
@@ -53,16 +54,19 @@ class Preparation:
         self._facts, self._progress = facts, progress
         self._seen = 0
         self._folder = make_folder(out / ".preparing")
-        self._quarantine = (self._folder / QUARANTINE).open("w", newline="", encoding="utf-8")
+        self._quarantine = (self._folder / QUARANTINE).open(
+            "w", newline="", encoding="utf-8", errors="backslashreplace"
+        )
         self._rows_out = csv.writer(self._quarantine)
         self._rows_out.writerow(["file", "row", "problem"])
         self._prints: list[npt.NDArray[np.uint64]] = []
+        self._origins: list[tuple[str | None, npt.NDArray[np.uint32] | None]] = []  # table and rows, beside the prints
         self._pool = ThreadPoolExecutor(cores())
         self._copies: Copies | None = None
 
-    def suggest(self, *, recipe: str, time_steps: int) -> None:
+    def suggest(self, *, recipe: str, time_steps: int, cut: str = "count") -> None:
         """Say, before the first row, how the stream is best cut."""
-        self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps)
+        self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
 
     def problem(self, file: str, row: int | None, sentence: str) -> None:
         """Put one thing into the quarantine, with its file and its row there if it has one."""
@@ -103,13 +107,22 @@ class Preparation:
         label: Values = None,
         time: Values = None,
         split: Values = "train",
+        row: Sequence[int] | None = None,
         listed_in: str,
     ) -> None:
         """Add square uint8 images [n, side, side] or [n, side, side, 3], which are copied into one array."""
         self._copies = self._copies or Copies(self._folder)
-        offset = self._copies.pixels(images)
+        try:
+            offset = self._copies.pixels(images)
+        except ValueError as error:
+            raise UserError(f"{self.place.path(listed_in)}: {error}") from None
         columns: dict[str, Values] = {"file": IMAGES, "label": label, "time": time, "split": split, "id": offset}
-        self._add(columns | {"offset": offset, "length": None}, len(images), offset.tolist(), listed_in)
+        self._add(
+            columns | {"offset": offset, "length": None},
+            len(images),
+            offset.tolist() if row is None else row,
+            listed_in,
+        )
 
     def encoded(
         self,
@@ -123,6 +136,8 @@ class Preparation:
         listed_in: str,
     ) -> None:
         """Add images that are bytes of some format (None: missing), which are copied into shards."""
+        if not images:
+            return
         self._copies = self._copies or Copies(self._folder)
         first = self._copies.count
         row = range(first, first + len(images)) if row is None else row
@@ -185,8 +200,11 @@ class Preparation:
         time, bad_times = times(columns["time"], count)
         length = numbers(columns["length"], count, None)
         faults = {**bad_labels, **bad_times, **(faults or {})}
-        for i in np.flatnonzero(outside(file).to_numpy(zero_copy_only=False)).tolist():
-            faults[i] = "the path leads outside the folder"
+        for fault, where in (
+            ("the path leads outside the folder", outside(file)),
+            ("the image is empty", pc.fill_null(pc.less(length, 1), False)),
+        ):
+            faults |= dict.fromkeys(np.flatnonzero(where.to_numpy(zero_copy_only=False)).tolist(), fault)
         if self._copies is None and self.verify == "decode":
             faults |= self._image_faults(file, offset, length, faults)
         for i, fault in sorted(faults.items()):
@@ -206,12 +224,12 @@ class Preparation:
                 "length": length,
             }
         )
-        if faults:
-            good = np.ones(count, np.bool_)
-            good[list(faults)] = False
-            table = table.filter(pa.array(good))
+        good = np.ones(count, np.bool_)
+        good[list(faults)] = False
+        table = table.filter(pa.array(good))
         if len(table):
             self._prints.append(fingerprints(table["id"].combine_chunks()))
+            self._origins.append((listed_in, None if row is None else np.asarray(row, np.uint32)[good]))
             self._writer.write(table)
         self.kept += len(table)
         self._seen += count
@@ -225,7 +243,7 @@ class Preparation:
             if self.place.leads_outside(names[i]):
                 return "a link leads outside the folder"
             try:
-                bounds = (starts[i], starts[i] + sizes[i]) if sizes[i] else (None, None)
+                bounds = (None, None) if sizes[i] is None else (starts[i], starts[i] + sizes[i])
                 return self._fault_of_bytes(self.place.read(names[i], *bounds))
             except Exception as error:  # each kind of store has errors of its own
                 return f"cannot be read ({reason(error)})"
@@ -238,8 +256,8 @@ class Preparation:
         return found
 
     def _fault_of_bytes(self, data: bytes | None) -> str | None:
-        if data is None:
-            return "there is no image"
+        if not data:
+            return "there is no image" if data is None else "the file is empty"
         try:
             if self.verify == "decode":
                 decode(data, 1)
@@ -256,6 +274,7 @@ class Preparation:
             return
         path = self._folder / MANIFEST
         first: dict[str, int] = {}
+        starts = np.cumsum([0, *(len(part) for part in self._prints)])
         done = 0
         with pq.ParquetFile(path) as file, Writer(path, replace(self._facts, root=self._root())) as writer:
             for table in batches(file, path):
@@ -264,7 +283,10 @@ class Preparation:
                     name = table["id"][i].as_py()
                     if first.setdefault(name, done + i) != done + i:
                         good[i] = False
-                        self.problem(table["file"][i].as_py(), None, f"the id is there twice: {name}")
+                        part = int(np.searchsorted(starts, done + i, side="right")) - 1
+                        listed_in, rows = self._origins[part]
+                        row = None if rows is None else int(rows[done + i - starts[part]])
+                        self.problem(listed_in or table["file"][i].as_py(), row, f"the id is there twice: {name}")
                 done += len(table)
                 self.kept -= int((~good).sum())
                 writer.write(table.filter(pa.array(good)))

@@ -23,16 +23,22 @@ def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
         values = [values] * count
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuU":
         values = pa.array(values)
-    if isinstance(values, pa.Array) and (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
-        names = values.cast(pa.string())
-        return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names), {}
+    if isinstance(values, pa.Array):
+        names: Any = _plain(values)
+        if pa.types.is_string(names.type) or pa.types.is_integer(names.type):
+            names = names.cast(pa.string())
+            return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names), {}
+        # Not made into Python's values, which nanoseconds, for one, cannot become.
+        known = np.flatnonzero(~names.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
+        fault = f"the label is neither a string nor a whole number (it is {names.type})"
+        return pa.nulls(count, pa.string()), dict.fromkeys(known.tolist(), fault)
     faults: Faults = {}
     found: list[str | None] = []
-    for row, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
-        if _is_missing(value) or value == "":
+    for row, value in enumerate(values):
+        if _is_missing(value) or (isinstance(value, str) and not value):
             found.append(None)
         elif isinstance(value, str):
-            found.append(value)
+            found.append(_utf8(value))
         elif isinstance(value, int | np.integer) and not isinstance(value, bool):
             found.append(str(value))
         else:
@@ -45,10 +51,8 @@ def times(values: Values, count: int) -> tuple[pa.Array, Faults]:
     """Return times as numbers (null: unknown); dates become seconds since 1970 in UTC."""
     if values is None:
         return pa.nulls(count, pa.float64()), {}
-    if isinstance(values, pa.Array) and pa.types.is_temporal(values.type):
-        values = values.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
-    if isinstance(values, pa.Array) and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        values = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if isinstance(values, pa.Array):
+        values = _moments(_plain(values))
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
         numbers = values.astype(np.float64)
         faults = {int(row): "the time is not finite" for row in np.flatnonzero(np.isinf(numbers))}
@@ -62,9 +66,21 @@ def times(values: Values, count: int) -> tuple[pa.Array, Faults]:
     return pa.array(found, pa.float64()), faults
 
 
+def _moments(values: Any) -> Any:
+    """Make an Arrow array one of numbers where its type says how."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if pa.types.is_temporal(kind):  # an hour or a duration is no moment
+        return pc.if_else(values.is_valid(), str(kind), pa.scalar(None, pa.string()))
+    return values
+
+
 def _time(value: Any) -> float | None:
     """Return a number, None for no time, or infinity for what is neither."""
-    if _is_missing(value) or value == "":
+    if _is_missing(value) or (isinstance(value, str) and not value):
         return None
     if isinstance(value, datetime.date):
         midnight = datetime.time()
@@ -72,12 +88,26 @@ def _time(value: Any) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
     try:
         return math.inf if isinstance(value, bool) else float(value)
+    except OverflowError:
+        return math.inf
     except (TypeError, ValueError):
         pass
     try:
         return _time(datetime.datetime.fromisoformat(value))
     except (TypeError, ValueError):
         return math.inf
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Undo what only saves room: categories, and the wider kinds of strings."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    wide = pa.types.is_large_string(values.type) or str(values.type) == "string_view"
+    return values.cast(pa.string()) if wide else values
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_missing(value: Any) -> bool:
@@ -88,7 +118,12 @@ def texts(values: Values, count: int) -> pa.Array:
     """Return strings, one a row."""
     if isinstance(values, str):
         return pa.array([values]).take(pa.array(np.zeros(count, np.int32)))
-    return (values if isinstance(values, pa.Array) else pa.array(values)).cast(pa.string())
+    if isinstance(values, pa.Array):
+        return values.cast(pa.string())
+    try:
+        return pa.array(values).cast(pa.string())
+    except UnicodeEncodeError:  # names of files may be any bytes
+        return pa.array([_utf8(value) for value in values or ()], pa.string())
 
 
 def numbers(values: Values, count: int, default: int | None) -> pa.Array:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 
@@ -52,11 +52,21 @@ def open_source(stream: str) -> Any:
     return SOURCES[stream]()
 
 
+def own_options(source: Any) -> list[tuple[str, Any, Any]]:
+    """Return the field of a built-in stream's own options; a manifest has no such field."""
+    return [("source", type(source), source)] if hasattr(source, "prepare") else []
+
+
 def default_recipe(source: Any) -> Recipe:
-    """Return how a stream is cut unless the user says otherwise."""
+    """Return how a stream is cut unless the user says otherwise, by its source or by a manifest's facts."""
     if source is None:
         return Recipe()
-    return Recipe(recipe=source.recipe, time_steps=source.time_steps, label_rate=source.label_rate)
+    return Recipe(
+        recipe=source.recipe,
+        time_steps=source.time_steps,
+        label_rate=source.label_rate,
+        cut=getattr(source, "cut", "count"),
+    )
 
 
 def gather(*fields: tuple[str, Any, Any]) -> Any:
@@ -65,3 +75,19 @@ def gather(*fields: tuple[str, Any, Any]) -> Any:
         "Options", [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields], kw_only=True
     )
     return made()
+
+
+def manifest_facts(manifest: Path) -> Any:
+    """Return what a manifest says about itself: like a source, it has recipe, time_steps, label_rate and mirror."""
+    from dietcl.streams.manifest import read_facts
+
+    facts = read_facts(manifest)
+    recipes = get_args(get_type_hints(Recipe)["recipe"])
+    numbers = isinstance(facts.time_steps, int) and isinstance(facts.label_rate, int | float)
+    try:
+        if facts.recipe not in recipes or not numbers:
+            raise UserError(f"recipe {facts.recipe!r}, {facts.time_steps!r} time steps, rate {facts.label_rate!r}")
+        default_recipe(facts)
+    except UserError as error:
+        raise UserError(f"{manifest}: says about itself what cannot be ({error}); prepare the data again") from None
+    return facts

@@ -45,7 +45,7 @@ class Folder:
         has_splits = "train" in tops
         steps = _steps(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
         if steps:
-            rows.suggest(recipe="time", time_steps=len(steps))
+            rows.suggest(recipe="time", time_steps=len(steps), cut="duration")
         paths = rows.place.files()
         while part := list(islice(paths, _AT_ONCE)):
             found = list(self._entries(part, steps, has_splits, rows))

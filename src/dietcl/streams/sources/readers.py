@@ -9,7 +9,19 @@ from dietcl.errors import UserError
 from dietcl.streams.manifest import Facts
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import MANIFEST, Preparation, Progress, Verify
+from dietcl.streams.sources.arrays import Arrays
+from dietcl.streams.sources.cglm import Cglm
+from dietcl.streams.sources.cifar import Cifar
+from dietcl.streams.sources.clear import Clear
+from dietcl.streams.sources.cloc import Cloc
 from dietcl.streams.sources.folder import Folder
+from dietcl.streams.sources.huggingface import HuggingFace
+from dietcl.streams.sources.idx import Idx
+from dietcl.streams.sources.imagenet import ImageNet2k, ImageNet10k
+from dietcl.streams.sources.strips import Strips
+from dietcl.streams.sources.table import Table
+from dietcl.streams.sources.tar import Tar
+from dietcl.streams.sources.tiny_imagenet import TinyImageNet
 
 
 class Reader(Protocol):
@@ -30,7 +42,11 @@ class Reader(Protocol):
 
 
 # The first one that fits is taken, so the particular come before the general.
-READERS: Mapping[str, type[Reader]] = {reader.name: reader for reader in (Folder,)}
+_KINDS: tuple[type[Reader], ...] = (
+    *(Cloc, Cglm, Cifar, TinyImageNet, Idx, Clear, Strips, Arrays, ImageNet2k, ImageNet10k),
+    *(Tar, HuggingFace, Table, Folder),
+)
+READERS: Mapping[str, type[Reader]] = {reader.name: reader for reader in _KINDS}
 
 
 @dataclass(frozen=True)

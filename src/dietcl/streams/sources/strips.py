@@ -1,14 +1,18 @@
 """Image packs: a zip of WebP strips, split/class/name.webp, each a column of square images of one class."""
 
-import io
-import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import tyro
 
 from dietcl.errors import UserError
-from dietcl.streams.sources.pack import IMAGES, MANIFEST, Progress, prepare_pack
+from dietcl.streams.place import Place
+from dietcl.streams.sources.pack import Progress, prepare_pack
+
+if TYPE_CHECKING:  # the command line looks at the options here, and should not wait for what reads images
+    from dietcl.streams.preparation import Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,20 @@ class Strips:
     label_rate: ClassVar[float] = 0.01
     mirror: ClassVar[bool] = True
 
-    path: Path
+    path: Annotated[Path, tyro.conf.Suppress] = Path()  # for `prepare`; whoever calls `read` says what to read there
+    label: Literal["class", "first-word"] = "class"
+    """Take the whole name of a class for its label, or the first word alone."""
+
+    @staticmethod
+    def fits(place: Place, name: str) -> bool:
+        """Take a zip with a meta.json."""
+        if not name.endswith(".zip"):
+            return False
+        try:
+            with place.open(name) as stream, zipfile.ZipFile(stream) as pack:
+                return "meta.json" in pack.namelist()
+        except (zipfile.BadZipFile, OSError):
+            return False
 
     def prepare(self, cache: Path, progress: Progress | None = None) -> Path:
         """Unpack into one array beside a manifest, once."""
@@ -29,39 +46,30 @@ class Strips:
             stamp = self.path.stat()
         except OSError:
             raise UserError(f"{self.path}: no such file; give a .zip of WebP strips") from None
-        facts = {"name": self.path.name, "bytes": stamp.st_size, "time": stamp.st_mtime_ns}
+        facts = {"name": self.path.name, "bytes": stamp.st_size, "time": stamp.st_mtime_ns, "label": self.label}
         return prepare_pack(cache, self.path.stem, facts, lambda folder: self._unpack(folder, progress))
 
     def _unpack(self, folder: Path, progress: Progress | None) -> None:
-        import numpy as np
-        from PIL import Image
+        from dietcl.streams.manifest import Facts
+        from dietcl.streams.preparation import Preparation
 
-        from dietcl.streams.manifest import write_manifest
+        def report(done: int, total: int | None) -> None:
+            if progress and total:
+                progress(done, total)
 
+        facts = Facts(source=self.name, recipe=self.recipe, time_steps=self.time_steps, label_rate=self.label_rate)
+        rows = Preparation(Place.of(self.path.parent), folder, facts, progress=report)
         try:
-            with zipfile.ZipFile(self.path) as pack:
-                size = int(json.loads(pack.read("meta.json"))["size"])
-                names = sorted(name for name in pack.namelist() if name.endswith(".webp"))
-                strips, split, label = [], [], []
-                for done, name in enumerate(names, start=1):
-                    part, kind, _ = name.split("/")
-                    picture = Image.open(io.BytesIO(pack.read(name))).convert("RGB")
-                    strip = np.asarray(picture).reshape(-1, size, size, 3)
-                    strips.append(strip)
-                    split += ["train" if part == "train" else "test"] * len(strip)
-                    label += [kind] * len(strip)
-                    if progress:
-                        progress(done, len(names))
-            images = np.concatenate(strips)
-        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
-            raise UserError(f"{self.path}: not a zip of WebP strips with a meta.json ({error})") from None
-        np.save(folder / IMAGES, images)
-        columns = {
-            "id": [str(i) for i in range(len(images))],
-            "file": [IMAGES] * len(images),
-            "offset": np.arange(len(images)),
-            "label": label,
-            "time": [None] * len(images),
-            "split": split,
-        }
-        write_manifest(folder / MANIFEST, columns)
+            self.read(self.path.name, rows)
+            if rows.problems:
+                raise UserError(f"{self.path}: {next(iter(rows.problems))}; `dietcl data prepare` goes on without it")
+            rows.close()
+        except BaseException:
+            rows.abandon()
+            raise
+
+    def read(self, name: str, rows: "Preparation") -> None:
+        """Hand over the images of every strip; the day on which a class was first seen is their time, if it is told."""
+        from dietcl.streams.sources.strip_images import hand_over
+
+        hand_over(name, rows, self.time_steps, first_word=self.label == "first-word")

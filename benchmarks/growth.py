@@ -1,0 +1,105 @@
+"""Whether a stream that goes on and on costs more and more: memory and time per update after 5 and 200 time steps."""
+
+import gc
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.figure import Figure
+from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.loop import learn
+from dietcl.engine.search import Silent
+from dietcl.run import open_stream
+from dietcl.streams.manifest import write_manifest
+from dietcl.verbs.train import parse_run
+
+EARLY, LATE, QUICK_LATE = 5, 200, 40
+METHODS = ("dietcl", "er")
+IMAGES = 60  # a time step
+CLASSES = 10
+UPDATES = 4  # a time step
+
+
+def run(quick: bool) -> list[Figure]:
+    """Learn a long stream with each method; then time updates early and late in it, in turn."""
+    torch.set_num_threads(1)
+    late = QUICK_LATE if quick else LATE
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = _write(Path(folder), late)
+        for method in METHODS:
+            memory, times = _learn(manifest, method, late, rounds=4 if quick else 30)
+            figures += [
+                Figure(f"{method}: memory after {EARLY} time steps", memory[EARLY], "MB"),
+                Figure(f"{method}: growth until {late}", memory[late] - memory[EARLY], "MB", at_most=50),
+                Figure(f"{method}: time per update at {late} over {EARLY}", times, "x", at_most=1.05),
+            ]
+    return figures
+
+
+def _write(folder: Path, time_steps: int) -> Path:
+    """Write noise with a class's own brightness."""
+    generator = np.random.default_rng(0)
+    count = IMAGES * time_steps
+    label = generator.integers(CLASSES, size=count)
+    images = generator.integers(0, 120, (count, 32, 32, 3), dtype=np.uint8) + (12 * label).astype(np.uint8)[
+        :, None, None, None
+    ]
+    np.save(folder / "images.npy", images)
+    columns = {
+        "id": [str(row) for row in range(count)],
+        "file": ["images.npy"] * count,
+        "offset": np.arange(count),
+        "label": [str(code) for code in label],
+        "time": np.arange(count, dtype=float),
+        "split": np.where(np.arange(count) % 20 == 0, "test", "train"),
+    }
+    return write_manifest(folder / "manifest.parquet", columns)
+
+
+def _learn(manifest: Path, method: str, late: int, rounds: int) -> tuple[dict[int, float], float]:
+    """Return the megabytes after some time steps, and the ratio of the time per update late and early."""
+    learners: dict[int, Learner] = {}
+    memory = {}
+    for until in (EARLY, late):
+        learners[until] = _assemble(manifest, method, late)
+        for t in learn(learners[until]):
+            if t in (EARLY, until) and until == late:
+                gc.collect()
+                memory[t] = _megabytes()
+            if t == until:
+                break
+    seconds: dict[int, list[float]] = {EARLY: [], late: []}
+    for _ in range(rounds):
+        for t, learner in learners.items():
+            next(learn(learner, finished=t - 1))
+            assert isinstance(learner.witness, _Watch)
+            seconds[t].append(learner.witness.seconds)
+    return memory, statistics.median(seconds[late]) / statistics.median(seconds[EARLY])
+
+
+def _assemble(manifest: Path, method: str, late: int) -> Learner:
+    arguments = ["--stream", str(manifest), "--method", method, "--budget", str(UPDATES), "--recipe", "time"]
+    config, _ = parse_run([*arguments, "--time-steps", str(late), "--label-rate", "0.2"])
+    stream, index = open_stream(config)
+    return assemble(config, stream, index, torch.device("cpu"), _Watch())
+
+
+class _Watch(Silent):
+    """Keeps what a time step says of itself at its end, evaluation left out."""
+
+    seconds = 0.0
+
+    def event(self, event: str, **fields: object) -> None:
+        """Take note of the seconds per update."""
+        if event == "step_end":
+            self.seconds = float(str(fields["seconds"])) / int(str(fields["updates"]))
+
+
+def _megabytes() -> float:
+    """Return the resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,214 @@
+"""What a stream holds, in the shape of the paper's table of benchmarks, and how far that is from what was published."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.errors import UserError
+from dietcl.streams.deal import TRAIN
+from dietcl.streams.index import Index
+from dietcl.streams.stream import Stream
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity over the time steps."""
+
+    mean: float
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of a stream, from all labels, revealed or not: for whoever owns the data, not for a learner."""
+
+    time_steps: int
+    classes: int  # that training images have
+    test_only_classes: int  # that test images have and training images have not: never revealed
+    revealed_classes: int
+    classes_per_step: Spread
+    labeled: Spread  # per time step, like the next two
+    unlabeled: Spread
+    test: Spread
+    train_images: int
+    test_images: int
+    label_rate: float | None  # asked for, if that is known
+    realized_rate: float
+    images_per_class: tuple[int, float, int]  # least, median and most training images
+
+
+def statistics(stream: Stream, index: Index, label_rate: float | None = None) -> Statistics:
+    """Count what a stream that was cut from this index holds."""
+    size = len(index.classes)
+    of_class = np.zeros(size, np.int64)
+    per_step = []
+    for step in stream.steps:
+        codes = [index.label[stream.index_row[rows]] for rows in (step.labeled, step.unlabeled)]
+        counts = sum(np.bincount(part[part >= 0], minlength=size) for part in codes)
+        per_step.append(int(np.count_nonzero(counts)))
+        of_class += counts
+    in_tests = np.unique(index.label[(index.split != TRAIN) & (index.label >= 0)])
+    present = of_class[of_class > 0]
+    labeled = [len(step.labeled) for step in stream.steps]
+    unlabeled = [len(step.unlabeled) for step in stream.steps]
+    test = [len(found.rows) for found in stream.tests]
+    return Statistics(
+        time_steps=len(stream.steps),
+        classes=len(present),
+        test_only_classes=int(np.count_nonzero(of_class[in_tests] == 0)),
+        revealed_classes=len(stream.classes),
+        classes_per_step=_spread(per_step),
+        labeled=_spread(labeled),
+        unlabeled=_spread(unlabeled),
+        test=_spread(test),
+        train_images=sum(labeled) + sum(unlabeled),
+        test_images=sum(test),
+        label_rate=label_rate,
+        realized_rate=stream.realized_rate,
+        images_per_class=_least_median_most(present),
+    )
+
+
+def _spread(counts: Sequence[int]) -> Spread:
+    return Spread(float(np.mean(counts)), min(counts), max(counts))
+
+
+def _least_median_most(counts: npt.NDArray[np.int64]) -> tuple[int, float, int]:
+    if not len(counts):
+        return 0, 0.0, 0
+    return int(counts.min()), float(np.median(counts)), int(counts.max())
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published about one quantity: as it is written, and the numbers that this can mean.
+
+    The first range is what was written, rounded as it was written; the others are what else the publication says.
+    """
+
+    quantity: str
+    written: str
+    ranges: tuple[Range, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity of a stream beside what is published about it."""
+
+    quantity: str
+    expected: str
+    found: float
+    verdict: str  # agrees | agrees otherwise | differs
+    note: str
+
+
+AGREES, OTHERWISE, DIFFERS = "agrees", "agrees otherwise", "differs"
+
+
+def _exactly(number: float) -> tuple[Range, ...]:
+    return ((number, number),)
+
+
+_RATE = "label rate asked"
+_IMAGES = "images"
+_LABELED = "labeled per split"
+_UNLABELED = "unlabeled per split"
+_TEST = "inference data per split"
+_SPLITS = Published("splits", "20", _exactly(20))
+
+# Section B.1 of the paper, its text and both of its tables; for ImageNet2k the script and the class sizes released by
+# github.com/drimpossible/BudgetCL, 7b5057f, scripts/split_imgnet21k.py and scripts/class_sizes.npy.
+PAPER: Mapping[str, tuple[Published, ...]] = {
+    "imagenet10k": (
+        _SPLITS,
+        Published("classes", "9,459", _exactly(9_459)),
+        Published("classes per split", "473", ((472.5, 473.5),)),
+        Published(
+            _IMAGES,
+            "9,822,675",
+            _exactly(9_822_675),
+            "without test images: ImageNet-21K-P has 11,060,223 training images, and the 991 classes that are dropped "
+            "have about 1,250 each",
+        ),
+        Published(_RATE, "1 %", _exactly(0.01)),
+        Published(
+            _LABELED, "5k", ((4_500, 5_500),), "the released code rounds down in each class, this one to nearest"
+        ),
+        Published(_UNLABELED, "500k", ((450_000, 550_000),)),
+        Published(
+            _TEST,
+            "12k",
+            ((11_500, 12_500), (23_500, 23_700)),
+            "473 classes with 50 test images each are 23.6k, not 12k",
+        ),
+    ),
+    "imagenet2k": (
+        _SPLITS,
+        Published("classes", "1,000", _exactly(1_000)),
+        Published("classes per split", "50", _exactly(50)),
+        Published(
+            _IMAGES,
+            "1,302,903",
+            ((1_302_903, 1_302_903), (1_140_000, float("inf"))),
+            "training images of the released choice of classes; any other choice has at least 1,140 in each class",
+        ),
+        Published(_TEST, "2.5k", _exactly(2_500), "50 in each class"),
+    ),
+    "cloc": (
+        _SPLITS,
+        Published("classes", "713", ((713, 713), (712, 712)), "712 in one table, 713 in the other, 10788 in the text"),
+        Published("classes per split", "712", ((711.5, 712.5), (712.5, 713.5)), "712 in one table, 713 in the other"),
+        Published(_IMAGES, "38 m", ((37.5e6, 38.5e6), (38.5e6, 39.5e6)), "CLOC's own page says roughly 39 million"),
+        Published(_RATE, "0.5 %", _exactly(0.005)),
+        Published(_LABELED, "1k", ((500, 1_500), (9_250, 9_750)), "0.5 % of 1.9 m is 9.5k, not 1k"),
+        Published(_UNLABELED, "1.9 m", ((1.85e6, 1.95e6),)),
+        Published(_TEST, "19k", ((18_500, 19_500),)),
+    ),
+    "cglm": (
+        _SPLITS,
+        Published("classes", "10,788", _exactly(10_788)),
+        Published(_IMAGES, "581,100", _exactly(581_100), "it is not said whether test images are among them"),
+        Published(_RATE, "5 %", _exactly(0.05)),
+        Published(
+            _LABELED,
+            "0.6k",
+            ((550, 650), (650, 1_550)),
+            "5 % of 30k is 1.5k, not 0.6k; rounding in each class of each split takes away a part",
+        ),
+        Published(_UNLABELED, "30k", ((25_000, 35_000),)),
+        Published(_TEST, "3k", ((2_500, 3_500),)),
+    ),
+}
+
+
+def differences(name: str, found: Statistics) -> list[Difference]:
+    """Hold a stream against what is published about a benchmark."""
+    if name not in PAPER:
+        raise UserError(f"--check {name}: nothing is published under this name; choose from {', '.join(PAPER)}")
+    quantities: dict[str, list[float]] = {
+        "splits": [found.time_steps],
+        "classes": [found.classes],
+        "classes per split": [found.classes_per_step.mean],
+        _IMAGES: [found.train_images, found.train_images + found.test_images],
+        _RATE: [] if found.label_rate is None else [found.label_rate],
+        _LABELED: [found.labeled.mean],
+        _UNLABELED: [found.unlabeled.mean],
+        _TEST: [found.test.mean],
+    }
+    return [_hold(one, quantities[one.quantity]) for one in PAPER[name] if quantities[one.quantity]]
+
+
+def _hold(published: Published, found: Sequence[float]) -> Difference:
+    """Take the first range that any of the numbers found lies in, as a total may or may not count test images."""
+    for place, (low, high) in enumerate(published.ranges):
+        for number in found:
+            if low <= number <= high:
+                verdict = OTHERWISE if place else AGREES
+                return Difference(published.quantity, published.written, number, verdict, published.note)
+    return Difference(published.quantity, published.written, found[0], DIFFERS, published.note)
