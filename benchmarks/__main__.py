@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("growth", "index", "ledger", "loader", "startup")
+NAMES = ("formats", "growth", "index", "ledger", "loader", "startup")
 
 
 def main() -> int:

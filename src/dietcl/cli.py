@@ -13,6 +13,7 @@ VERBS = {
     "train": "learn a stream with a method under a budget",
     "compare": "learn a stream with many methods under the same budget, and show one table",
     "pretrain": "pre-train an encoder by reconstruction on any image set",
+    "data": "make a stream of your own images: prepare, pack, check, stats, show",
     "streams": "list the built-in streams, or show the time steps of one",
     "methods": "list the methods",
     "report": "write an HTML page and figures for one or several runs",
@@ -22,6 +23,7 @@ VERBS = {
 EXAMPLES = """examples:
   dietcl demo
   dietcl train --stream glyphs --method dietcl --budget 40
+  dietcl data prepare photos/ --out data/photos
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
   dietcl compare --stream glyphs --methods all --seeds 1
   dietcl report runs/*

@@ -28,6 +28,7 @@ from dietcl.files import default_cache, digest, make_folder, write_json
 from dietcl.models.checkpoints import save_weights, shipped
 from dietcl.streams import kept
 from dietcl.streams.index import Index, open_manifest
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.streams.stream import Stream, remarks
 
 Progress = Callable[[int, float], None]
@@ -79,6 +80,7 @@ def execute(
     progress: Progress,
     say: Callable[[str], None] = lambda sentence: None,
     fresh: bool = False,
+    bad_share: float = BAD_SHARE,
 ) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless `fresh`."""
     stream, index = open_stream(config, progress)
@@ -103,7 +105,7 @@ def execute(
         found = None if fresh else _kept_search(folder)
         found = found or choose_threshold(config, stream, index, place, lambda fraction: progress(0, fraction))
     recorder = Recorder(progress, say)
-    learner = assemble(_settled(config, found), stream, index, place, recorder)
+    learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share)
     # Only now: what cannot be started must neither claim the folder nor empty it.
     if fresh:
         _empty(folder)
@@ -127,6 +129,8 @@ def execute(
         raise
     finally:
         recorder.journal.close()
+    if bad := learner.loader.storage.bad:
+        say(f"{len(bad)} images could not be read and others stood in for them, such as {next(iter(bad.values()))}")
     save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
     # Whoever uses the head needs to know what its rows stand for.

@@ -17,6 +17,7 @@ from dietcl.models.checkpoints import load_weights, shipped
 from dietcl.models.network import Network, build_network
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream
 
@@ -57,7 +58,14 @@ class Learner:
         return self.network.head.weight.device
 
 
-def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.device, witness: Witness) -> Learner:
+def assemble(
+    config: RunConfig,
+    stream: Stream,
+    index: Index,
+    device: torch.device,
+    witness: Witness,
+    bad_share: float = BAD_SHARE,
+) -> Learner:
     """Put together a learner that has learned nothing yet."""
     method = method_class(config.method)(config.method_config)
     stream = stream.union() if method.learns == "union" else stream
@@ -65,7 +73,7 @@ def assemble(config: RunConfig, stream: Stream, index: Index, device: torch.devi
     network.to(device)
     network.head.cosine_scale = method.cosine_scale
     ledger = Ledger(Budget.parse(config.budget), config.accounting, config.training.batch, cost_model(config.model))
-    loader = Loader(stream, Storage(index, config.model.image_size), device)
+    loader = Loader(stream, Storage(index, config.model.image_size, bad_share), device)
     net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say)
     method.setup(net)
     return Learner(

@@ -173,6 +173,21 @@ COLUMNS = (
         cost=True,
     ),
     Column(
+        "data_wait",
+        "Data wait (%)",
+        "share of that time in which the network waited for images",
+        lambda run: run.total("data_wait") / run.seconds if run.seconds else math.nan,
+        cost=True,
+    ),
+    Column(
+        "substituted",
+        "Stand-ins",
+        "draws of images that could not be read, for which others stood in",
+        lambda run: run.total("substituted"),
+        percent=False,
+        cost=True,
+    ),
+    Column(
         "state",
         "State (MB)",
         "size of what the method keeps from one time step to the next, at the end",

@@ -1,6 +1,7 @@
 """Reads a run folder into one frozen object; what is missing is None or empty, what is broken is named."""
 
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -137,6 +138,11 @@ class Run:
     def seconds(self) -> float:
         """Seconds of all time steps, as far as the events tell."""
         return float(sum(event.get("seconds") or 0 for event in self.of("step_end")))
+
+    def total(self, field: str) -> float:
+        """Return the sum of what every time step says of itself at its end; nan if none says it."""
+        told = [event[field] for event in self.of("step_end") if field in event]
+        return float(sum(told)) if told else math.nan
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind in their order."""

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _PAIRED = ("final_mean", "final_pooled", "average_mean", "average_pooled")
 # What a terminal of 80 characters has no room for; the rows and the page hold the rest.
-_NOT_IN_TERMINAL = ("average_pooled", "backward_transfer", "forward_transfer", "spent", "state")
+_NOT_IN_TERMINAL = (
+    *("average_pooled", "backward_transfer", "forward_transfer"),
+    *("spent", "data_wait", "substituted", "state"),
+)
 # What goes next, whole column by whole column, where even less fits.
 _LEAST_NEEDED = ("seconds", "passes", "forgetting", "final_current", "final_old_mean", "average_mean")
 _COSTS = ("final_mean", "average_mean", "forgetting", "spent", "seconds", "state")

@@ -215,7 +215,7 @@ def _load(folder: Path, root: Path | str) -> Index | None:
         files = Names([names.get_batch(number).column(0) for number in range(names.num_record_batches)])
         codes: dict[str, Any] = {name: _map(folder / f"{name}.npy") for name in _COLUMNS}
         return Index(root, header["hash"], files, tuple(header["classes"]), **codes, folder=folder)
-    except (OSError, ValueError, KeyError, pa.ArrowException):
+    except (OSError, EOFError, ValueError, TypeError, LookupError, pa.ArrowException):
         return None
 
 

@@ -26,12 +26,12 @@ def open_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
         return build_stream(name, index, recipe, seed)
     place = index.folder / "streams"
     folder = place / f"{_FORMAT}-{identify(index, recipe, seed)}"
-    if stream := _load(folder, name):
+    if stream := _load(folder, name, len(index)):
         return stream
     stream = build_stream(name, index, recipe, seed)
     with suppress(OSError):  # a folder that may not be written to, a full disk, or another process was faster
         _keep(stream, place, folder)
-    return _load(folder, name) or stream
+    return _load(folder, name, len(index)) or stream
 
 
 def _keep(stream: Stream, place: Path, folder: Path) -> None:
@@ -43,6 +43,8 @@ def _keep(stream: Stream, place: Path, folder: Path) -> None:
         others = [path for path in place.iterdir() if not path.name.startswith(".")]
         for old in sorted(others, key=lambda path: path.stat().st_mtime)[: -(MOST - 1)]:
             shutil.rmtree(old, ignore_errors=True)
+        if folder.exists() and _load(folder, stream.name, len(stream.index_row)) is None:
+            shutil.rmtree(folder)
         fresh.rename(folder)
 
 
@@ -73,7 +75,7 @@ def _write(stream: Stream, folder: Path) -> None:
     (folder / "stream.json").write_text(json.dumps(facts))
 
 
-def _load(folder: Path, name: str) -> Stream | None:
+def _load(folder: Path, name: str, rows: int) -> Stream | None:
     """Map a kept stream, or return None if it is not there or not whole."""
     try:
         facts = json.loads((folder / "stream.json").read_text())
@@ -89,6 +91,7 @@ def _load(folder: Path, name: str) -> Stream | None:
             )
             for i, step in enumerate(facts["steps"])
         ]
+        (index_row,) = _split(folder / "index_row.npy", [rows])
         pairs = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
         return Stream(
             name=name,
@@ -97,19 +100,14 @@ def _load(folder: Path, name: str) -> Stream | None:
             steps=tuple(steps),
             tests=tuple(TestStep(step["t"], rows, labels) for step, rows, labels in pairs),
             classes=tuple(facts["classes"]),
-            index_row=_map(folder / "index_row.npy"),
+            index_row=index_row,
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, EOFError, ValueError, TypeError, LookupError):
         return None
 
 
 def _split(path: Path, sizes: list[int]) -> list[npt.NDArray[Any]]:
-    whole = _map(path)
+    whole: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
     if len(whole) != sum(sizes):
         raise ValueError(f"{path}: not whole")
     return np.split(whole, np.cumsum(sizes)[:-1])
-
-
-def _map(path: Path) -> npt.NDArray[Any]:
-    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
-    return mapped

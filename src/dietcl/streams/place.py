@@ -20,7 +20,10 @@ class Place:
     @classmethod
     def of(cls, root: Path | str) -> "Place":
         """Return the place of a folder or of an address."""
-        return cls(str(root).rstrip("/") if is_remote(root) else os.path.abspath(root))
+        if not is_remote(root):
+            return cls(os.path.abspath(root))
+        kind, _, address = str(root).partition("://")
+        return cls(f"{kind}://{address.rstrip('/')}")
 
     @property
     def is_local(self) -> bool:
@@ -57,7 +60,7 @@ class Place:
     def folders(self, under: str = "") -> list[str]:
         """Return the names of the folders right below a folder, links to folders included, in order."""
         if self.is_local:
-            return [entry.name for entry in self._entries(under) if entry.is_dir()]
+            return [entry.name for entry in self._entries(under) if _is_folder(entry)]
         found = self._ask("ls", self.path(under) if under else self.root, detail=True)
         return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory")
 
@@ -67,7 +70,12 @@ class Place:
             yield from self._walk(under)
             return
         prefix = len(self._remote._strip_protocol(self.root)) + 1
-        for path in sorted(self._ask("find", self.path(under) if under else self.root)):
+        where = self.path(under) if under else self.root
+        found = self._ask("find", where)
+        if not found and not self._ask("exists", where):
+            raise UserError(f"{where}: there is nothing; is the address right, and may you read it?")
+        # As folders are listed on disk, one after the other: "a/b" comes before "a.b".
+        for path in sorted(found, key=lambda path: path.replace("/", "\0")):
             yield path[prefix:]
 
     def _walk(self, under: str) -> Iterator[str]:
@@ -132,6 +140,11 @@ class Place:
             return fsspec.core.url_to_fs(self.root)[0]
         except (ImportError, ValueError) as error:
             raise UserError(f"{self.root}: cannot be reached ({reason(error)}); install what it needs") from None
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Tell whether an entry is a folder or a link to one; a link that leads in a circle is neither."""
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
 
 
 def is_remote(path: Path | str) -> bool:

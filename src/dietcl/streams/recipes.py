@@ -5,6 +5,7 @@ from typing import Literal
 
 from dietcl.errors import UserError
 
+BAD_SHARE = 0.01  # of the images that may turn out unreadable before a run stops
 MOST_TIME_STEPS = 5_000  # counts are kept for every pair of time steps
 
 

@@ -16,9 +16,9 @@ from dietcl.parallel import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.index import Index
 from dietcl.streams.place import Place, reason
+from dietcl.streams.recipes import BAD_SHARE
 
 GRAY = 128  # what stands in for an image that cannot be read
-BAD_SHARE = 0.01
 _JUDGED = 1000  # images that are read before a share of them says anything
 _AT_ONCE = 16  # images a thread takes at a time: handing over each by itself would cost a tenth of its decoding
 Result = TypeVar("Result")

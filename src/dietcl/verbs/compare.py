@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, open_source, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
@@ -46,6 +47,8 @@ class Options:
     """Start over with runs that are there already."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
+    bad_images: float = BAD_SHARE
+    """Share of the images that may turn out unreadable before a run stops; others stand in for them."""
     json: bool = False
     """Print the table as JSON."""
 
@@ -54,6 +57,8 @@ class Options:
             raise UserError(f"--seeds {self.seeds}: give at least 1")
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+        if not 0 <= self.bad_images <= 1:
+            raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
 
 
 def main(arguments: list[str]) -> int:
@@ -169,7 +174,7 @@ def _carry_out(
             done[number] = completed
             bars.update(bar, completed=int(sum(done)))
 
-        work = _Work(options.device, options.fresh)
+        work = _Work(options.device, options.fresh, options.bad_images)
         outcomes = in_processes(work, runs, jobs, advance)
         try:
             for finished, outcome in enumerate(outcomes, start=1):
@@ -197,6 +202,7 @@ class _Work:
 
     device: str
     fresh: bool
+    bad_images: float
 
     def __call__(self, run: tuple[RunConfig, Path], report: Callable[[float], None]) -> bool:
         from dietcl.engine.loop import NotFinite
@@ -210,6 +216,7 @@ class _Work:
                 device=self.device,
                 progress=lambda t, fraction: report(max(0, t - 1) + fraction),
                 fresh=self.fresh,
+                bad_share=self.bad_images,
             )
         except NotFinite as stop:
             raise UserError(str(stop)) from None

@@ -21,9 +21,17 @@ from dietcl.errors import UserError
 from dietcl.report.runs import read_run
 from dietcl.report.tables import comparison_table
 from dietcl.run import execute
+from dietcl.streams.recipes import BAD_SHARE
 
 
-def carry_out(runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: int | None, fresh: bool) -> None:
+def carry_out(
+    runs: Sequence[tuple[RunConfig, Path]],
+    *,
+    device: str,
+    threads: int | None,
+    fresh: bool,
+    bad_images: float = BAD_SHARE,
+) -> None:
     """Execute runs one after the other with a progress bar each; quiet when not a terminal."""
     set_threads(threads)
     columns = (
@@ -50,7 +58,7 @@ def carry_out(runs: Sequence[tuple[RunConfig, Path]], *, device: str, threads: i
                 bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
-                execute(config, folder, device=device, progress=advance, say=say, fresh=fresh)
+                execute(config, folder, device=device, progress=advance, say=say, fresh=fresh, bad_share=bad_images)
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None
             except KeyboardInterrupt:

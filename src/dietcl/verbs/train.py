@@ -8,6 +8,8 @@ from typing import Annotated
 import tyro
 
 from dietcl.config import RunConfig, preset, stream_title
+from dietcl.errors import UserError
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, open_source, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
@@ -37,8 +39,14 @@ class Where:
     """auto, cpu, cuda, cuda:1 or mps."""
     threads: int | None = None
     """CPU threads (all cores by default)."""
+    bad_images: float = BAD_SHARE
+    """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
     json: bool = False
     """Print the result as JSON."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bad_images <= 1:
+            raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +55,13 @@ def main(arguments: list[str]) -> int:
     from dietcl.verbs.runs import carry_out, show
 
     folder = where.out or Path("runs") / f"{stream_title(config.stream)}-{config.method}-{config.hash()}"
-    carry_out([(config, folder)], device=where.device, threads=where.threads, fresh=where.fresh)
+    carry_out(
+        [(config, folder)],
+        device=where.device,
+        threads=where.threads,
+        fresh=where.fresh,
+        bad_images=where.bad_images,
+    )
     if where.json:
         from dietcl.report.runs import read_run
         from dietcl.report.tables import comparison_rows

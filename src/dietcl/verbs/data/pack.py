@@ -1,0 +1,67 @@
+"""`dietcl data pack`: resize every image of a manifest once and store it for random access."""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from dietcl.streams.packing import Packing
+
+DESCRIPTION = """Resize every image of a manifest once and store it where it is read fastest.
+
+Examples:
+  dietcl data pack photos/manifest.parquet --out photos-224
+  dietcl data pack photos/manifest.parquet --side 32 --out photos-32
+  dietcl data pack photos/manifest.parquet --side 256 --format webp --quality 85 --out photos-256
+
+Small images become one array of raw squares, larger ones JPEGs in tar files that any tool can read. A packing that
+was cut off goes on where it stopped. Images that cannot be read are left out and listed in quarantine.csv."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to pack, where to, and how."""
+
+    manifest: Annotated[Path, tyro.conf.Positional]
+    """The manifest (.parquet)."""
+    out: Path | None = None
+    """Folder of the packed images and their manifest (by default the manifest's folder with the side behind it)."""
+    packing: Annotated[Packing, tyro.conf.arg(name="")] = field(default_factory=Packing)
+    fresh: bool = False
+    """Start over if the folder holds an unfinished packing."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Pack, with a progress bar, and say what came of it."""
+    options = tyro.cli(Options, args=arguments, prog="dietcl data pack", description=DESCRIPTION)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dietcl.streams.packer import pack
+
+    folder = options.manifest.absolute().parent
+    out = options.out or folder.with_name(f"{folder.name}-{options.packing.side}")
+    if options.fresh and (out / ".packing").is_dir():
+        shutil.rmtree(out / ".packing")
+        for path in out.glob("images*"):
+            path.unlink()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("packing")
+        packed = pack(
+            options.manifest, out, options.packing, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if options.json:
+        print(json.dumps({**asdict(packed), "manifest": str(packed.manifest)}))
+        return 0
+    print(f"{packed.kept:,} images in {packed.bytes / 2**20:,.0f} MB: {packed.manifest}")
+    if packed.bad:
+        print(f"{packed.bad:,} images cannot be read and were left out: {out / 'quarantine.csv'}")
+    print(f"next: dietcl train --stream {packed.manifest}")
+    return 0

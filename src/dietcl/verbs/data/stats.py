@@ -1,0 +1,121 @@
+"""`dietcl data stats`: what a stream holds per time step, and whether that is what was published."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from dietcl.errors import UserError
+from dietcl.files import default_cache
+from dietcl.streams.recipes import Recipe
+from dietcl.verbs.data import take_first
+from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, own_options, parse
+
+if TYPE_CHECKING:
+    from dietcl.streams.statistics import Difference, Spread, Statistics
+
+DESCRIPTION = """Show what a stream holds: classes, labeled, unlabeled and test images per time step, and in all.
+
+Examples:
+  dietcl data stats photos/manifest.parquet
+  dietcl data stats in10k/manifest.parquet --check auto
+  dietcl data stats cglm/manifest.parquet --label-rate 0.02 --seed 1 --json
+
+STREAM is a manifest (.parquet), a pack (.zip) or a built-in stream. A manifest is cut as it says itself unless options
+say otherwise. With --check the exit code is 1 if anything differs from what was published."""
+FLAGS = ("-h", "--help", "--at-least-one", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """What to count and how to print."""
+
+    seed: int = 0
+    """Seed of the stream."""
+    check: str = ""
+    """Compare with what is published: imagenet10k, imagenet2k, cloc, cglm, or auto for the one it was made from."""
+    json: bool = False
+    """Print JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the statistics of one stream."""
+    stream, rest = take_first(arguments, FLAGS)
+    if not stream and not {"-h", "--help"} & set(rest):
+        raise UserError("data stats: there is no STREAM; give a manifest (.parquet) or a built-in stream first")
+    source = open_source(stream) if stream else None
+    is_manifest = bool(stream) and source is None
+    flat = tyro.conf.arg(name="")
+    fields: list[tuple[str, Any, Any]] = [
+        ("recipe", Annotated[Recipe, flat], default_recipe(manifest_facts(Path(stream)) if is_manifest else source)),
+        ("show", Annotated[Show, flat], Show()),
+        *own_options(source),
+    ]
+    options = parse(gather(*fields), rest, "dietcl data stats STREAM", DESCRIPTION)
+    manifest = Path(stream) if is_manifest else options.source.prepare(default_cache())
+    return _print(stream, manifest, options.recipe, options.show)
+
+
+def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
+    from dietcl.streams.index import open_manifest
+    from dietcl.streams.manifest import read_facts
+    from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
+    from dietcl.streams.stream import build_stream
+
+    made_from = read_facts(manifest).source
+    benchmark = show.check if show.check != "auto" else made_from or ""
+    if show.check and benchmark not in PAPER:
+        made = f"; {manifest} was made from {made_from or 'something unknown'}" if show.check == "auto" else ""
+        raise UserError(f"--check {show.check}: nothing is published about that{made}; choose from {', '.join(PAPER)}")
+    index = open_manifest(manifest)
+    found = statistics(build_stream(name, index, recipe, show.seed), index, recipe.label_rate)
+    held = differences(benchmark, found) if benchmark else []
+    if show.json:
+        facts = {"name": name, "manifest": str(manifest), "recipe": asdict(recipe), "statistics": asdict(found)}
+        checked = {"check": benchmark, "differences": [asdict(one) for one in held]} if held else {}
+        print(json.dumps(facts | checked, indent=1))
+    else:
+        _tables(made_from or name, found, benchmark, held)
+    return int(any(one.verdict == DIFFERS for one in held))
+
+
+def _tables(name: str, found: "Statistics", benchmark: str, held: "list[Difference]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table(box=None, header_style="bold")
+    table.add_column("Dataset")
+    for title in ("Split", "Classes per split", "Labeled per split", "Unlabeled per split", "Inference data per split"):
+        table.add_column(title, justify="right")
+    spreads = (found.classes_per_step, found.labeled, found.unlabeled, found.test)
+    table.add_row(Text(name), f"{found.time_steps}", *map(_spread, spreads))
+    console.print(table)
+    least, median, most = found.images_per_class
+    asked = f", {found.label_rate:.2%} asked" if found.label_rate is not None else ""
+    only = f", {found.test_only_classes:,} more in test images only" if found.test_only_classes else ""
+    for line in (
+        f"{found.train_images:,} training and {found.test_images:,} test images",
+        f"{found.classes:,} classes ({found.revealed_classes:,} revealed){only}",
+        f"realized label rate {found.realized_rate:.2%}{asked}",
+        f"training images per class: {least:,} to {most:,}, median {median:,.10g}",
+    ):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if not held:
+        return
+    console.print()
+    checks = Table(box=None, header_style="bold", title=f"beside what is published about {benchmark}")
+    for title in ("quantity", "published", "found", "verdict", "note"):
+        checks.add_column(title, justify="right" if title in ("published", "found") else "left")
+    for one in held:
+        number = f"{one.found:.2%}" if "rate" in one.quantity else f"{one.found:,.10g}"
+        checks.add_row(one.quantity, one.expected, number, one.verdict, one.note)
+    console.print(checks)
+
+
+def _spread(spread: "Spread") -> str:
+    mean = f"{spread.mean:,.10g}" if spread.mean < 100 else f"{spread.mean:,.0f}"
+    return mean if spread.least == spread.most else f"{mean} ({spread.least:,}-{spread.most:,})"
