@@ -48,7 +48,7 @@ AT_ONCE = 64
 OURS = "our shards"
 RECORD_BATCH = 1024  # images of a record batch in the Arrow file
 ROW_GROUP = 64  # images of a row group in the Parquet file
-CHUNK = 2**24  # bytes of a litdata chunk: several of them, as a large set has
+CHUNK = 2**24  # bytes of a litdata chunk: several of them, as a large set has; beside it all in one is measured
 BUFFER = 1000  # images in WebDataset's shuffle buffer
 INSTALL = {
     "lance": "pylance",
@@ -169,26 +169,30 @@ def _storage(folder: Path, contents: list[bytes], rounds: int) -> list[Figure]:
     own_bytes = sum(map(len, contents))
     figures = [Figure("storage: images", count, "images"), Figure("storage: an image", own_bytes / count / 1e3, "kB")]
     readers: dict[str, Reader] = {}
-    wrong = 0
-    for name, form in _formats().items():
-        written = []
-        for again in range(3):
-            place = folder / f"{name}-{again}"
-            place.mkdir()
-            started = time.perf_counter()
-            form.write(place, contents)
-            written.append(time.perf_counter() - started)
+    formats = _formats()
+    folders = (folder / f"stored-{number}" for number in itertools.count())
+
+    def write(form: Format) -> int:
+        place = next(folders)
+        place.mkdir()
+        form.write(place, contents)
+        places[form] = place
+        return count
+
+    places: dict[Format, Path] = {}
+    figures += Race({name: partial(write, form) for name, form in formats.items()}).run(5).figures("write", OURS)
+    for name, form in formats.items():
+        place = places[form]
         size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-        figures += [
-            Figure(f"write: {name}", count / statistics.median(written), "images/s"),
-            Figure(f"size beyond the images' own bytes: {name}", 100 * (size / own_bytes - 1), "%"),
-        ]
+        figures.append(Figure(f"size beyond the images' own bytes: {name}", 100 * (size / own_bytes - 1), "%"))
         readers[name] = form.open(place)
-        wrong += _differing(readers[name], contents)
         if name == OURS:
-            for other, reader in _ours_otherwise(place).items():
-                readers[f"{OURS}, {other}"] = reader
-                wrong += _differing(reader, contents)
+            readers |= {f"{OURS}, {other}": reader for other, reader in _ours_otherwise(place).items()}
+            if webdataset := _optional("webdataset"):
+                readers["WebDataset"] = _open_webdataset(webdataset, place)
+        if name == "Arrow, mapped":
+            readers["Arrow, mapped, one take"] = _open_arrow_to_take(place)
+    wrong = sum(_differing(reader, contents) for reader in readers.values())
     figures.append(Figure("storage: images that came back different", wrong, "images", at_most=0))
 
     def draw() -> npt.NDArray[np.int64]:
@@ -241,9 +245,9 @@ def _formats() -> dict[str, Format]:
     if lance := _optional("lance"):
         formats["Lance"] = Format(partial(_write_lance, lance), partial(_open_lance, lance))
     if litdata := _optional("litdata"):
-        formats["litdata"] = Format(_write_litdata, partial(_open_litdata, litdata))
-    if webdataset := _optional("webdataset"):
-        formats["WebDataset"] = Format(_write_ours, partial(_open_webdataset, webdataset))
+        opener = partial(_open_litdata, litdata)
+        formats["litdata"] = Format(partial(_write_litdata, CHUNK), opener)
+        formats["litdata, one chunk"] = Format(partial(_write_litdata, 2**32), opener)
     return formats
 
 
@@ -338,20 +342,30 @@ def _write_arrow(folder: Path, contents: list[bytes]) -> None:
         writer.write_table(table, max_chunksize=RECORD_BATCH)
 
 
-def _open_arrow(folder: Path) -> Reader:
+def _arrow_parts(folder: Path) -> list[pa.Array]:
     file = pa.ipc.open_file(pa.memory_map(str(folder / "images.arrow")))
-    parts = [file.get_batch(number).column(0) for number in range(file.num_record_batches)]
-    whole = pa.chunked_array(parts)
+    return [file.get_batch(number).column(0) for number in range(file.num_record_batches)]
+
+
+def _open_arrow(folder: Path) -> Reader:
+    parts = _arrow_parts(folder)
 
     def one(number: int) -> bytes:
         data: bytes = parts[number // RECORD_BATCH][number % RECORD_BATCH].as_py()
         return data
 
+    return Reader(one, lambda numbers: [one(number) for number in numbers.tolist()])
+
+
+def _open_arrow_to_take(folder: Path) -> Reader:
+    """Take many at once, over all record batches."""
+    whole = pa.chunked_array(_arrow_parts(folder))
+
     def many(numbers: npt.NDArray[np.int64]) -> list[bytes]:
         found: list[bytes] = whole.take(pa.array(numbers)).to_pylist()
         return found
 
-    return Reader(one, many)
+    return Reader(many=many)
 
 
 def _write_parquet(folder: Path, contents: list[bytes]) -> None:
@@ -384,9 +398,9 @@ def _open_lance(lance: Any, folder: Path) -> Reader:
     return Reader(lambda number: many(np.array([number]))[0], many)
 
 
-def _write_litdata(folder: Path, contents: list[bytes]) -> None:
+def _write_litdata(chunk: int, folder: Path, contents: list[bytes]) -> None:
     # What `litdata.optimize` writes, without the worker processes that it starts for it.
-    cache = importlib.import_module("litdata.streaming.cache").Cache(str(folder), chunk_bytes=CHUNK)
+    cache = importlib.import_module("litdata.streaming.cache").Cache(str(folder), chunk_bytes=chunk)
     for number, data in enumerate(contents):
         cache[number] = data
     cache.done()

@@ -124,8 +124,8 @@ class Study:
     def _cell(self, stage: str, method: str, trial: Trial, seed: int, steps: int | None = None) -> Cell:
         micro = PRESETS["micro"]
         # Search seeds take other images of other characters, so that nothing is chosen on a reported test image.
-        source = Glyphs(seed=seed if seed in SEARCH_SEEDS else 0)
-        shared = {name: default for name, _, default in shared_fields(micro, source)}
+        shared = {name: default for name, _, default in shared_fields(micro, "glyphs")}
+        shared["source"] = Glyphs(seed=seed if seed in SEARCH_SEEDS else 0)
         shared["training"] = replace(micro.training, lr=trial.lr, head_lr=trial.head_lr, lr_floor=trial.lr / 8)
         shared["first_time_steps"] = steps
         config = run_config("glyphs", method, method_defaults(method, micro), seed, shared)

@@ -17,6 +17,10 @@ _ORIENTATION = 0x0112
 _JPEG, _EXIF = b"\xff\xd8\xff", b"Exif\0\0"
 
 
+# The bound here is MOST_PIXELS. For good, because threads that put filters back would undo each other's.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
 class Unreadable(Exception):
     """Bytes that are no image, or not one that may be decoded; the sentence says why."""
 
@@ -43,24 +47,25 @@ def decode(data: bytes, side: int) -> Pixels:
 
 
 def _decode_jpeg(data: bytes, side: int) -> Pixels | None:
-    """Decode a JPEG that is in the usual colors and upright, at the scale that its own blocks offer."""
-    height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
-    _refuse_bomb(width, height)
-    if colors not in ("YCbCr", "Gray", "RGB") or _EXIF in data[: 2**16]:
-        return None
-    # A floor below the image's own size is what makes the decoder look for a smaller scale.
-    least = min(side, height, width)
-    pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=least, min_width=least)
-    return pixels
+    """Decode a JPEG that is in the usual colors, upright and without a flaw, at the scale that its own blocks offer."""
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+        _refuse_bomb(width, height)
+        if colors not in ("YCbCr", "Gray", "RGB") or data.find(_EXIF, 0, 2**16) >= 0:
+            return None
+        # A floor below the image's own size is what makes the decoder look for a smaller scale.
+        least = min(side, height, width)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=least, min_width=least)
+        return pixels
+    except ValueError:
+        return None  # stray bytes, as some cameras leave them, are no harm; Pillow tells them from a file cut off
 
 
 def _decode_any(data: bytes, side: int) -> Pixels:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is MOST_PIXELS
-        with Image.open(io.BytesIO(data), formats=_formats()) as opened:
-            _refuse_bomb(*opened.size)
-            opened.draft("RGB", (side, side))
-            image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
+    with Image.open(io.BytesIO(data), formats=_formats()) as opened:
+        _refuse_bomb(*opened.size)
+        opened.draft("RGB", (side, side))
+        image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
     # Twice the wanted size is left for the smoother resizing that follows.
     factor = min(image.size) // max(1, 2 * side)
     return np.array(image.reduce(factor) if factor > 1 else image)

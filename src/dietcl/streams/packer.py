@@ -22,6 +22,7 @@ from dietcl.streams.decode import Pixels
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Writer, batches, read_facts
 from dietcl.streams.packing import Packing
+from dietcl.streams.place import reason
 from dietcl.streams.preparation import MANIFEST, QUARANTINE
 from dietcl.streams.shards import ShardWriter, member_name
 from dietcl.streams.storage import Storage, resize, spread
@@ -65,13 +66,14 @@ def _begin(out: Path, index: Index, packing: Packing) -> Path:
     if (work / "plan.json").exists():
         if json.loads((work / "plan.json").read_text()) != plan:
             raise UserError(f"{out}: holds an unfinished packing with other options; choose another --out or --fresh")
-    elif any(out.iterdir()):
+    elif any(path != work for path in out.iterdir()):
         raise UserError(f"{out}: is not empty; choose another --out")
     else:
         write_json(make_folder(work) / "plan.json", plan)
-        if packing.is_raw:
-            shape = (len(index), packing.side, packing.side, 3)
-            np.lib.format.open_memmap(out / "images.npy", "w+", np.uint8, shape).flush()
+    if packing.is_raw and not (out / "images.npy").exists():
+        shape = (len(index), packing.side, packing.side, 3)
+        np.lib.format.open_memmap(work / "images.npy", "w+", np.uint8, shape).flush()
+        (work / "images.npy").replace(out / "images.npy")
     return work
 
 
@@ -112,9 +114,17 @@ def _pack_shard(
 
 
 def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) -> list[bytes]:
-    found = storage.fetch(rows)
-    pictures = list(found.permute(0, 2, 3, 1).numpy()) if isinstance(found, torch.Tensor) else found
-    return spread(storage.pool, lambda i: encode(shrink(pictures[i], packing.side), packing), len(pictures))
+    pictures = storage.pictures(rows)
+
+    def one(i: int) -> bytes:
+        try:
+            return encode(shrink(pictures[i], packing.side), packing)
+        except ValueError as error:  # each format has a longest side
+            name = storage.place.path(storage.index.files[storage.index.file[rows[i]]])
+            storage.bad[int(rows[i])] = f"{name}: cannot be encoded ({reason(error)})"
+            return b""
+
+    return spread(storage.pool, one, len(pictures))
 
 
 def shrink(picture: Pixels, side: int) -> Pixels:
@@ -167,6 +177,8 @@ def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packin
             writer.write(packed.filter(pa.array(offset[numbers] >= 0)))
             start += len(table)
     if bad == len(index):
+        for path in work.glob("*.npz"):  # to be read again, once they can be
+            path.unlink()
         raise UserError(f"{manifest}: not one image can be read; see {work / QUARANTINE}")
     for name in (QUARANTINE, MANIFEST):
         (work / name).replace(out / name)

@@ -104,10 +104,10 @@ class Place:
         """Return the bytes of a file, or those of a range; raises OSError."""
         if not self.is_local:
             return self._remote.cat_file(self.path(file), start=start, end=end)  # type: ignore[no-any-return]
-        with open(self.path(file), "rb", buffering=0) as source:
+        with open(self.path(file), "rb", buffering=0, opener=_without_waiting) as source:
             if start is not None and end is not None:
                 return os.pread(source.fileno(), end - start, start)
-            return source.readall()
+            return source.readall() or b""
 
     def read_many(
         self, files: Sequence[str], starts: Sequence[int | None], ends: Sequence[int | None]
@@ -145,6 +145,11 @@ class Place:
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
     """Tell whether an entry is a folder or a link to one; a link that leads in a circle is neither."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe, which may be called photo.jpg too, is not waited for until somebody writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_remote(path: Path | str) -> bool:

@@ -158,8 +158,14 @@ class Preparation:
             self._writer.__exit__(None)
             self._drop_repeated()
         self._quarantine.close()
-        for path in sorted(self._folder.iterdir(), key=lambda path: path.name == MANIFEST):
-            if self.kept or path.name == QUARANTINE:
+        made = sorted(self._folder.iterdir(), key=lambda path: path.name == MANIFEST)
+        for path in made:
+            if path.name not in (MANIFEST, QUARANTINE) and (self.out / path.name).exists():
+                raise UserError(
+                    f"{self.out / path.name}: is there already, and nobody's to overwrite; choose another --out"
+                )
+        for path in made:
+            if self.kept or (self.problems and path.name == QUARANTINE):
                 path.replace(self.out / path.name)
         shutil.rmtree(self._folder)
         if not self.kept:

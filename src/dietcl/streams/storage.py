@@ -47,10 +47,14 @@ class Storage:
 
     def fetch(self, rows: Rows) -> torch.Tensor | list[Pixels]:
         """Return squares of the image size if all rows lie in packed arrays, and pictures of any shape otherwise."""
+        if ((self.index.offset[rows] >= 0) & (self.index.length[rows] < 0)).all():
+            return self._read_packs(self.index.file[rows], self.index.offset[rows])
+        return self.pictures(rows)
+
+    def pictures(self, rows: Rows) -> list[Pixels]:
+        """Return pictures of any shape, those of packed arrays in the size that they have there."""
         offsets, lengths, files = self.index.offset[rows], self.index.length[rows], self.index.file[rows]
         packed = (offsets >= 0) & (lengths < 0)
-        if packed.all():
-            return self._read_packs(files, offsets)
         pictures: list[Pixels] = [np.empty(0, np.uint8)] * len(rows)
         for i in np.flatnonzero(packed):
             picture = self._pack(int(files[i]), offsets[i : i + 1])[int(offsets[i])]

@@ -11,7 +11,7 @@ from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.streams.recipes import BAD_SHARE
-from dietcl.verbs.options import gather, open_source, parse, pick
+from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     """Carry out the runs, then print the table and write the report."""
     choices, rest = pick(arguments, stream="glyphs", preset="micro")
     sizes = preset(choices.preset)
-    shared = shared_fields(sizes, open_source(choices.stream))
+    shared = shared_fields(sizes, choices.stream)
     if "--tiny" in rest:
         tiny = {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
         shared = [(name, kind, tiny.get(name, default)) for name, kind, default in shared]

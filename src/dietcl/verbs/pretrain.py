@@ -9,7 +9,7 @@ import tyro
 from dietcl.config import Pretraining, preset
 from dietcl.files import default_cache
 from dietcl.models.presets import ModelConfig
-from dietcl.verbs.options import gather, open_source, parse, pick
+from dietcl.verbs.options import gather, manifest_facts, open_source, parse, pick
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.
 
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     source = open_source(choices.stream)
     sizes = preset(choices.preset)
     flat = tyro.conf.arg(name="")
-    mirror = source is None or source.mirror
+    mirror = (source or manifest_facts(Path(choices.stream))).mirror
     fields: list[tuple[str, Any, Any]] = [
         ("pretraining", Annotated[Pretraining, flat], Pretraining(flip=mirror)),
         ("model", Annotated[ModelConfig, flat], sizes.model),

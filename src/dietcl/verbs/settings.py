@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -11,16 +12,17 @@ from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.options import default_recipe
+from dietcl.verbs.options import default_recipe, manifest_facts, open_source, own_options
 
 FLAT = tyro.conf.arg(name="")
 Field = tuple[str, Any, Any]
 
 
-def shared_fields(sizes: Preset, source: Any) -> list[Field]:
+def shared_fields(sizes: Preset, stream: str) -> list[Field]:
     """Return (name, type, default) of the options that every method has on this stream at this size."""
+    source = open_source(stream) or manifest_facts(Path(stream))
     augmentation = sizes.augmentation
-    if source is not None and not source.mirror:
+    if not source.mirror:
         augmentation = dataclasses.replace(augmentation, flip=False)
     fields: list[Field] = [
         (
@@ -52,8 +54,7 @@ def shared_fields(sizes: Preset, source: Any) -> list[Field]:
         ("model", Annotated[ModelConfig, FLAT], sizes.model),
         ("evaluation", Annotated[Evaluation, FLAT], Evaluation()),
     ]
-    if source is not None:
-        fields.insert(3, ("source", type(source), source))
+    fields[3:3] = own_options(source)
     return fields
 
 

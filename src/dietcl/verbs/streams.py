@@ -10,7 +10,7 @@ import tyro
 from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
-from dietcl.verbs.options import default_recipe, gather, open_source, parse, pick
+from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, parse, pick
 
 DESCRIPTION = """List the built-in streams; with --stream, show what arrives at each time step.
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     source = open_source(choices.stream)
     flat = tyro.conf.arg(name="")
     fields: list[tuple[str, Any, Any]] = [
-        ("recipe", Annotated[Recipe, flat], default_recipe(source)),
+        ("recipe", Annotated[Recipe, flat], default_recipe(source or manifest_facts(Path(choices.stream)))),
         ("show", Annotated[Show, flat], Show()),
     ]
     if source is not None:

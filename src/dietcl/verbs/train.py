@@ -10,7 +10,7 @@ import tyro
 from dietcl.config import RunConfig, preset, stream_title
 from dietcl.errors import UserError
 from dietcl.streams.recipes import BAD_SHARE
-from dietcl.verbs.options import gather, open_source, parse, pick
+from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 DESCRIPTION = """Learn a stream with a method under a budget.
@@ -77,7 +77,7 @@ def parse_run(arguments: list[str]) -> tuple[RunConfig, Where]:
     choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="micro")
     sizes = preset(choices.preset)
     own = method_defaults(choices.method, sizes)
-    shared = shared_fields(sizes, open_source(choices.stream))
+    shared = shared_fields(sizes, choices.stream)
     options = parse(
         gather(
             ("method_config", Annotated[type(own), FLAT], own),

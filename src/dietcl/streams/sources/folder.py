@@ -41,7 +41,7 @@ class Folder:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over every file that is an image by its name, class and time step by its folders."""
-        tops = rows.place.folders()
+        tops = _folders(rows.place)
         has_splits = "train" in tops
         steps = _steps(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
         if steps:
@@ -60,6 +60,9 @@ class Folder:
             *folders, image = PurePosixPath(path).parts
             if any(part.startswith(".") for part in (*folders, image)) or path.startswith("manifest."):
                 continue
+            if not _is_text(path):
+                rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
+                continue
             if PurePosixPath(image).suffix.lower() not in SUFFIXES:
                 rows.problem(path, None, "not an image by its name")
                 continue
@@ -73,11 +76,21 @@ class Folder:
 
 def _steps(place: Place, tops: list[str]) -> dict[str, int]:
     """Number the folders of time steps, by number where they have one; none if images lie right in class folders."""
-    names = {name for top in tops for name in place.folders(top)}
-    deep = [f"{top}/{name}".strip("/") for top in tops for name in place.folders(top)[:1]]
-    if not deep or not all(place.folders(folder) for folder in deep):
+    names = {name for top in tops for name in _folders(place, top)}
+    deep = [f"{top}/{name}".strip("/") for top in tops for name in _folders(place, top)[:1]]
+    if not deep or not all(_folders(place, folder) for folder in deep):
         return {}
     return {name: number for number, name in enumerate(sorted(names, key=_natural))}
+
+
+def _folders(place: Place, under: str = "") -> list[str]:
+    """Return the folders right below a folder that are not hidden, as the one is in which a manifest is being made."""
+    return [name for name in place.folders(under) if not name.startswith(".") and _is_text(name)]
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name can be written in UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
