@@ -48,7 +48,7 @@ AT_ONCE = 64
 OURS = "our shards"
 RECORD_BATCH = 1024  # images of a record batch in the Arrow file
 ROW_GROUP = 64  # images of a row group in the Parquet file
-CHUNK = 2**24  # bytes of a litdata chunk: several of them, as a large set has; beside it all in one is measured
+CHUNK = 2**24  # bytes of a litdata chunk: several of them, as a large set has
 BUFFER = 1000  # images in WebDataset's shuffle buffer
 INSTALL = {
     "lance": "pylance",
@@ -190,6 +190,8 @@ def _storage(folder: Path, contents: list[bytes], rounds: int) -> list[Figure]:
             readers |= {f"{OURS}, {other}": reader for other, reader in _ours_otherwise(place).items()}
             if webdataset := _optional("webdataset"):
                 readers["WebDataset"] = _open_webdataset(webdataset, place)
+        if name == "litdata":
+            readers["litdata, no window"] = _open_litdata(_optional("litdata"), 1, place)
         if name == "Arrow, mapped":
             readers["Arrow, mapped, one take"] = _open_arrow_to_take(place)
     wrong = sum(_differing(reader, contents) for reader in readers.values())
@@ -245,9 +247,7 @@ def _formats() -> dict[str, Format]:
     if lance := _optional("lance"):
         formats["Lance"] = Format(partial(_write_lance, lance), partial(_open_lance, lance))
     if litdata := _optional("litdata"):
-        opener = partial(_open_litdata, litdata)
-        formats["litdata"] = Format(partial(_write_litdata, CHUNK), opener)
-        formats["litdata, one chunk"] = Format(partial(_write_litdata, 2**32), opener)
+        formats["litdata"] = Format(_write_litdata, partial(_open_litdata, litdata, "auto"))
     return formats
 
 
@@ -398,17 +398,18 @@ def _open_lance(lance: Any, folder: Path) -> Reader:
     return Reader(lambda number: many(np.array([number]))[0], many)
 
 
-def _write_litdata(chunk: int, folder: Path, contents: list[bytes]) -> None:
+def _write_litdata(folder: Path, contents: list[bytes]) -> None:
     # What `litdata.optimize` writes, without the worker processes that it starts for it.
-    cache = importlib.import_module("litdata.streaming.cache").Cache(str(folder), chunk_bytes=chunk)
+    cache = importlib.import_module("litdata.streaming.cache").Cache(str(folder), chunk_bytes=CHUNK)
     for number, data in enumerate(contents):
         cache[number] = data
     cache.done()
     cache.merge()
 
 
-def _open_litdata(litdata: Any, folder: Path) -> Reader:
-    dataset = litdata.StreamingDataset(str(folder), shuffle=False)
+def _open_litdata(litdata: Any, window: int | str, folder: Path) -> Reader:
+    """Read by number; the default window decodes 256 neighbors as well, so a set of 256 images says nothing."""
+    dataset = litdata.StreamingDataset(str(folder), shuffle=False, batch_decode=window)
 
     def one(number: int) -> bytes:
         data: bytes = dataset[number]

@@ -32,7 +32,7 @@ from dietcl.streams.storage import Storage
 FORMATS = ("jpeg", "webp", "raw")
 # File, height and width; every third is a JPEG, and some are smaller than what they are packed to.
 SHAPES = [(40, 60), (60, 40), (48, 48), (90, 200), (20, 30), (33, 47), (100, 24), (24, 24), (150, 151), (10, 8)]
-BAD = {3: "cut.png", 11: "none.png", 12: "words.jpg"}
+BAD = {3: "cut: off.png", 11: "none.png", 12: "words.jpg"}
 COUNT = 24
 SIDE = 24
 FACTS = Facts(
@@ -69,7 +69,7 @@ def make_source(folder: Path, bad: bool = True) -> Path:
             name = rows["file"][i] = f"good{i}.png"
         path = folder / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if name == "cut.png":
+        if name == BAD[3]:
             Image.fromarray(picture(i)).save(path)
             path.write_bytes(path.read_bytes()[:-400])
         elif name == "words.jpg":

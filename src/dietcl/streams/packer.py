@@ -22,7 +22,7 @@ from dietcl.streams.decode import Pixels
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Writer, batches, read_facts
 from dietcl.streams.packing import Packing
-from dietcl.streams.place import reason
+from dietcl.streams.place import Place, reason
 from dietcl.streams.preparation import MANIFEST, QUARANTINE
 from dietcl.streams.shards import ShardWriter, member_name
 from dietcl.streams.storage import Storage, resize, spread
@@ -150,7 +150,7 @@ def encode(picture: Pixels, packing: Packing) -> bytes:
 
 def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packing) -> int:
     """Write the manifest of what was packed and the quarantine of what was not, and clear up."""
-    bad = 0
+    bad, place = 0, Place.of(index.root)
     with (
         pq.ParquetFile(manifest) as file,
         Writer(work / MANIFEST, replace(read_facts(manifest), root=".")) as writer,
@@ -162,9 +162,9 @@ def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packin
         offset, length = (np.concatenate([part[name] for part in parts]) for name in ("offset", "length"))
         for part in parts:
             bad += len(part["bad"])
-            for row, reason in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
-                name, _, sentence = reason.partition(": ")
-                table_of_problems.writerow([name, row, sentence])
+            for row, sentence in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
+                name = place.path(index.files[index.file[row]])
+                table_of_problems.writerow([name, row, sentence.removeprefix(f"{name}: ")])
         start = 0
         for table in batches(file, manifest):
             numbers = np.arange(start, start + len(table))
