@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import os
 import platform
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def main() -> int:
     for figure in figures:
         print(figure)
     options.out.mkdir(parents=True, exist_ok=True)
-    facts = {"benchmark": options.name, "quick": options.quick, "machine": platform.machine()}
+    command = f"python -m benchmarks {options.name}{' --quick' if options.quick else ''}"
+    facts = {"command": command, "machine": platform.machine(), "cores": os.cpu_count()}
     entries = [{**vars(figure), "met": figure.met} for figure in figures]
     path = options.out / f"{options.name}{'-quick' if options.quick else ''}.json"
     path.write_text(json.dumps({**facts, "figures": entries}, indent=1) + "\n")

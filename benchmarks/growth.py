@@ -46,9 +46,10 @@ def _write(folder: Path, time_steps: int) -> Path:
     generator = np.random.default_rng(0)
     count = IMAGES * time_steps
     label = generator.integers(CLASSES, size=count)
-    images = generator.integers(0, 120, (count, 32, 32, 3), dtype=np.uint8) + (12 * label).astype(np.uint8)[
-        :, None, None, None
-    ]
+    images = (
+        generator.integers(0, 120, (count, 32, 32, 3), dtype=np.uint8)
+        + (12 * label).astype(np.uint8)[:, None, None, None]
+    )
     np.save(folder / "images.npy", images)
     columns = {
         "id": [str(row) for row in range(count)],

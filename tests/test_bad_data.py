@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dietcl.streams.checking import Images, find_problems
+from dietcl.streams.checking import find_problems
 from dietcl.streams.decode import Unreadable, decode
+from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.place import Place
@@ -400,7 +401,10 @@ def test_rows_of_packs_are_checked_too(tmp_path: Path) -> None:
     found = {problem.row: problem.sentence for problem in find_problems(index, np.arange(count), 2)}
     assert set(found) == {1, 3, 4, 5, 6}
     assert found[1] == "the pack holds fewer images (2)"
-    assert found[3] == "the pack does not hold uint8 squares (it holds float64 (1, 8, 8))"
-    images = Images(index)
+    assert (
+        found[3]
+        == "the pack does not hold uint8 squares, [images, side, side] or [images, side, side, 3] (it holds float64 (1, 8, 8))"
+    )
+    images = Gallery(index)
     assert corners(images.pixels(0, 8)) == list(COLORS)
     assert images.pixels(2, 8).shape == (8, 8, 3)

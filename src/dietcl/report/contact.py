@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dietcl.report import arrivals
+from dietcl.report.arrivals import Arrivals, shorten, training_rows
 from dietcl.report.style import MATPLOTLIB, PALETTE, QUIET, WRONG
-from dietcl.streams.checking import Images
 from dietcl.streams.decode import Pixels, Unreadable
+from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import Index
 from dietcl.streams.stream import Stream, TimeStep
 
@@ -24,16 +25,6 @@ _TILE = 128  # pixels
 _PITCH = 0.95  # inches from one tile to the next
 _WIDE = 0.9  # of a tile, where the next one begins at 1
 _FRAME = PALETTE[1]
-Codes = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """Which classes arrive when, by the labels of the manifest; a class is its code there."""
-
-    order: tuple[int, ...]  # classes in the order of their first training image
-    new: tuple[tuple[int, ...], ...]  # of each time step
-    present: tuple[frozenset[int], ...]  # of each time step
 
 
 @dataclass(frozen=True)
@@ -50,13 +41,13 @@ def draw_stream(
     """Write contact.png, label-rate.png and classes.png into a folder."""
     import matplotlib
 
-    arrivals = find_arrivals(stream, index)
+    there = arrivals.find_arrivals(stream, index)
     paths = []
     with matplotlib.rc_context(MATPLOTLIB):
         for name, figure in (
-            ("contact", _contact(stream, index, arrivals, per_cell, classes)),
-            ("label-rate", _label_rate(stream, label_rate)),
-            ("classes", _classes(stream, arrivals)),
+            ("contact", _contact(stream, index, there, per_cell, classes)),
+            ("label-rate", arrivals.label_rate(stream, label_rate)),
+            ("classes", arrivals.classes(stream, there)),
         ):
             path = folder / f"{name}.png"
             with warnings.catch_warnings():
@@ -66,32 +57,9 @@ def draw_stream(
     return paths
 
 
-def find_arrivals(stream: Stream, index: Index) -> Arrivals:
-    """Look up the classes of all training images, hidden labels included."""
-    seen: set[int] = set()
-    order, new, present = [], [], []
-    for step in stream.steps:
-        codes, count = np.unique(index.label[_rows(stream, step)], return_counts=True)
-        there = dict(zip(codes.tolist(), count.tolist(), strict=True))
-        there.pop(-1, None)
-        # The most frequent first: with many classes in a time step, these are what it is about.
-        fresh = sorted(there.keys() - seen, key=lambda code: (-there[code], code))
-        seen |= there.keys()
-        order += fresh
-        new.append(tuple(fresh))
-        present.append(frozenset(there))
-    return Arrivals(tuple(order), tuple(new), tuple(present))
-
-
-def _rows(stream: Stream, step: TimeStep) -> Codes:
-    """Return the manifest rows of a time step's training images, those with a revealed label first."""
-    rows: Codes = stream.index_row[np.concatenate([step.labeled, step.unlabeled])]
-    return rows
-
-
 def _cells(stream: Stream, index: Index, step: TimeStep, wanted: Iterable[int], per_cell: int) -> dict[int, Cell]:
     """Choose images of each wanted class of a time step; opaque row numbers are in random order already."""
-    rows = _rows(stream, step)
+    rows = training_rows(stream, step)
     codes = index.label[rows]
     cells = {}
     for code in wanted:
@@ -119,13 +87,13 @@ def _by_class(
     stream: Stream, index: Index, arrivals: Arrivals, steps: Sequence[int], first: list[int], per_cell: int
 ) -> Any:
     """Draw a row for each class and a column for each time step."""
-    is_unknown = any((index.label[_rows(stream, stream.steps[t])] < 0).any() for t in steps)
+    is_unknown = any((index.label[training_rows(stream, stream.steps[t])] < 0).any() for t in steps)
     wanted = [*first, *([-1] if is_unknown else [])]
     names = [_name(index, code, 18) for code in wanted]
     many = len(arrivals.order)
     shown = f"the first {len(first)} of {many:,} classes to arrive" if len(first) < many else f"all {many} classes"
     board = _Board(max(1, len(wanted)), len(steps), 0.1, per_cell, left=0.08 * max(map(len, names), default=1) + 0.2)
-    images = Images(index)
+    images = Gallery(index)
     for column, t in enumerate(steps):
         cells = _cells(stream, index, stream.steps[t], wanted, per_cell)
         for row, code in enumerate(wanted):
@@ -145,7 +113,7 @@ def _by_step(
     rows = min(classes, max(len(arrivals.new[t]) for t in steps))
     more = any(len(arrivals.new[t]) > rows for t in steps)
     board = _Board(rows, len(steps), 0.3, per_cell, bottom=0.25 if more else 0.0)
-    images = Images(index)
+    images = Gallery(index)
     for column, t in enumerate(steps):
         codes = arrivals.new[t][:rows]
         cells = _cells(stream, index, stream.steps[t], codes, per_cell)
@@ -194,7 +162,7 @@ class _Board:
         """Return where the tiles of a row end."""
         return self._height * row + self._cell
 
-    def put(self, images: Images, cell: Cell, row: int, column: int) -> None:
+    def put(self, images: Gallery, cell: Cell, row: int, column: int) -> None:
         """Draw the images of a cell; a revealed label makes a frame, and an image that cannot be read a cross."""
         from matplotlib.patches import Rectangle
 
@@ -224,7 +192,7 @@ class _Board:
             self.axes.text(column + _WIDE / 2, -0.06, f"t = {number}", clip_on=False, **said)
         height, width = self.figure.get_figheight(), self.figure.get_figwidth()
         left = 0.15 / width
-        title = f"{_shorten(stream.name, 60)}: training images by time step"
+        title = f"{shorten(stream.name, 60)}: training images by time step"
         parts = [shown] if shown else []
         if len(steps) < len(stream.steps):
             parts.append(f"{len(steps)} of {len(stream.steps):,} time steps, evenly spaced")
@@ -264,78 +232,5 @@ def thumbnail(pixels: Pixels, side: int) -> Pixels:
     return np.asarray(square.resize((side, side), method))
 
 
-def _label_rate(stream: Stream, asked: float) -> Any:
-    t = np.array([step.t for step in stream.steps])
-    labeled = np.array([len(step.labeled) for step in stream.steps])
-    there = np.array([len(step.labeled) + len(step.unlabeled) for step in stream.steps])
-    rate = np.where(there > 0, 100 * labeled / np.maximum(1, there), np.nan)
-    figure, (above, below) = _panels(stream, "labels revealed")
-    above.plot(t, rate, color=PALETTE[0], lw=2, marker="o" if len(t) <= 60 else None, ms=4, label="realized")
-    above.axhline(100 * asked, color=PALETTE[1], lw=1.4, ls=(0, (3.6, 1.5)), label=f"asked for: {100 * asked:.4g} %")
-    above.set_ylabel("Label rate (%)")
-    above.set_ylim(0, 1.15 * max(100 * asked, float(np.nanmax(rate, initial=0.0))) or 1)
-    above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-    below.bar(t, labeled, _bar(t), color=PALETTE[0])
-    below.set(ylabel="Labeled images", xlabel="Time step")
-    _number_bars(below, t, labeled)
-    return figure
-
-
-def _classes(stream: Stream, arrivals: Arrivals) -> Any:
-    t = np.array([step.t for step in stream.steps])
-    arrived = np.array([len(new) for new in arrivals.new])
-    revealed = np.array([len(step.new_classes) for step in stream.steps])
-    figure, (above, below) = _panels(stream, "classes along the stream")
-    mark: Any = {"marker": "o" if len(t) <= 60 else None, "ms": 4}
-    above.plot(
-        t, np.cumsum(arrived), color=PALETTE[5], lw=3.4, **mark, label="with an image (labels as in the manifest)"
-    )
-    above.plot(t, np.cumsum(revealed), color=PALETTE[0], lw=1.6, **mark, label="with a revealed label")
-    above.set_ylabel("Classes so far")
-    above.set_ylim(0, 1.1 * max(1, len(arrivals.order)))
-    above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-    width = _bar(t)
-    below.bar(t - width / 4, arrived, width / 2, color=PALETTE[5])
-    below.bar(t + width / 4, revealed, width / 2, color=PALETTE[0])
-    below.set(ylabel="New classes", xlabel="Time step")
-    _number_bars(below, t, np.maximum(arrived, revealed))
-    return figure
-
-
-def _panels(stream: Stream, title: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(8.0, 5.4), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    figure.suptitle(f"{_shorten(stream.name, 60)}: {title}", x=0.015, ha="left", fontsize=11, fontweight="bold")
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    first, last = stream.steps[0].t, stream.steps[-1].t
-    margin = 0.6 if last > first else 1.6  # a single bar is no wall
-    axes[0].set_xlim(first - margin, last + margin)
-    if first == last:
-        axes[0].set_xticks([first])
-    axes[1].yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes[1].grid(visible=False, axis="x")
-    return figure, axes
-
-
-def _bar(t: npt.NDArray[Any]) -> float:
-    return 0.82 if len(t) <= 200 else 1.0  # gaps between hundreds of bars would be all that is seen
-
-
-def _number_bars(axes: Any, t: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
-    """Write each value above its bar where there is room."""
-    axes.set_ylim(0, 1.18 * max(1, int(values.max(initial=0))))
-    if len(t) <= 25:
-        for x, value in zip(t.tolist(), values.tolist(), strict=True):
-            axes.text(x, value, f"{value:,}", fontsize=7.5, color=QUIET, ha="center", va="bottom")
-
-
 def _name(index: Index, code: int, most: int) -> str:
-    return _shorten(index.classes[code], most) if code >= 0 else NO_LABEL
-
-
-def _shorten(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return shorten(index.classes[code], most) if code >= 0 else NO_LABEL

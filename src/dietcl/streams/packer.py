@@ -120,7 +120,7 @@ def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) ->
         try:
             return encode(shrink(pictures[i], packing.side), packing)
         except ValueError as error:  # each format has a longest side
-            name = storage.place.path(storage.index.files[storage.index.file[rows[i]]])
+            name = storage.gallery.place.path(storage.gallery.file(int(rows[i])))
             storage.bad[int(rows[i])] = f"{name}: cannot be encoded ({reason(error)})"
             return b""
 

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from dietcl.errors import UserError
 from dietcl.parallel import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
+from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import Index
-from dietcl.streams.place import Place, reason
+from dietcl.streams.place import reason
 from dietcl.streams.recipes import BAD_SHARE
 
 GRAY = 128  # what stands in for an image that cannot be read
@@ -32,12 +33,10 @@ class Storage:
         self.index = index
         self.image_size = image_size
         self.bad: dict[int, str] = {}  # row of the index -> why it cannot be read
-        self.place = Place.of(index.root)
+        self.gallery = Gallery(index)
         self.pool = ThreadPoolExecutor(cores(), thread_name_prefix="decode")
         self._bad_share = bad_share
-        self._packs: dict[int, Pixels] = {}
         self._tried = np.zeros(len(index), np.bool_)  # rows of encoded images that were read
-        self._inside: set[str] = set()  # shards that are known to lie in the place
         self._lock = threading.Lock()
 
     def read(self, rows: Rows) -> torch.Tensor:
@@ -53,15 +52,14 @@ class Storage:
 
     def pictures(self, rows: Rows) -> list[Pixels]:
         """Return pictures of any shape, those of packed arrays in the size that they have there."""
-        offsets, lengths, files = self.index.offset[rows], self.index.length[rows], self.index.file[rows]
-        packed = (offsets >= 0) & (lengths < 0)
+        offsets, files = self.index.offset[rows], self.index.file[rows]
+        packed = (offsets >= 0) & (self.index.length[rows] < 0)
         pictures: list[Pixels] = [np.empty(0, np.uint8)] * len(rows)
         for i in np.flatnonzero(packed):
             picture = self._pack(int(files[i]), offsets[i : i + 1])[int(offsets[i])]
             pictures[i] = np.array(picture) if picture.ndim == 3 else np.repeat(picture[..., None], 3, 2)
         encoded = np.flatnonzero(~packed)
-        decoded = self._decode(rows[encoded], files[encoded], offsets[encoded], lengths[encoded])
-        for i, picture in zip(encoded, decoded, strict=True):
+        for i, picture in zip(encoded, self._decode(rows[encoded]), strict=True):
             pictures[i] = picture
         return pictures
 
@@ -75,11 +73,12 @@ class Storage:
         return out
 
     def _pack(self, file: int, offsets: npt.NDArray[np.int64]) -> Pixels:
-        """Return a packed array that holds these rows."""
-        path = self.place.path(self.index.files[file])
-        if file not in self._packs:
-            self._packs[file] = _open_pack(self.place, path)
-        pack = self._packs[file]
+        """Return a packed array that holds these rows; if there is none, that is no matter of single images."""
+        path = self.gallery.place.path(self.index.files[file])
+        try:
+            pack = self.gallery.pack(file)
+        except Unreadable as error:
+            raise UserError(f"{path}: {error}; prepare the data again") from None
         if offsets.max() >= len(pack):
             raise UserError(
                 f"{path}: the manifest asks for image {offsets.max()} "
@@ -87,41 +86,34 @@ class Storage:
             )
         return pack
 
-    def _decode(
-        self, rows: Rows, files: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-    ) -> list[Pixels]:
-        names = [self.index.files[file] for file in files]
-        starts = [int(start) if length >= 0 else None for start, length in zip(offsets, lengths, strict=True)]
-        ends = [None if start is None else start + int(size) for start, size in zip(starts, lengths, strict=True)]
-        fetched = None if self.place.is_local else self.place.read_many(names, starts, ends)
+    def _decode(self, rows: Rows) -> list[Pixels]:
+        fetched = None if self.gallery.place.is_local else self._fetch_far(rows)
 
         def one(i: int) -> Pixels | str:
             try:
-                data = self._read_near(names[i], starts[i], ends[i]) if fetched is None else fetched[i]
+                if fetched is None:
+                    return self.gallery.pixels(int(rows[i]), self.image_size)
+                data = fetched[i]
                 if isinstance(data, Exception):
-                    raise data
+                    return f"cannot be read ({reason(data)})"
                 return decode(data, self.image_size)
             except Unreadable as error:
                 return str(error)
-            except Exception as error:  # each kind of store has errors of its own
-                return f"cannot be read ({reason(error)})"
 
         pictures = []
-        for row, name, found in zip(rows, names, spread(self.pool, one, len(names)), strict=True):
+        for row, found in zip(rows.tolist(), spread(self.pool, one, len(rows)), strict=True):
             if isinstance(found, str):
-                self._note(int(row), f"{self.place.path(name)}: {found}")
+                self._note(row, f"{self.gallery.place.path(self.gallery.file(row))}: {found}")
                 found = np.full((self.image_size, self.image_size, 3), GRAY, np.uint8)
             pictures.append(found)
         self._tried[rows] = True
         return pictures
 
-    def _read_near(self, name: str, start: int | None, end: int | None) -> bytes:
-        if name not in self._inside:
-            if self.place.leads_outside(name):
-                raise Unreadable("a link leads outside the folder")
-            if start is not None:  # a shard will be read from again
-                self._inside.add(name)
-        return self.place.read(name, start, end)
+    def _fetch_far(self, rows: Rows) -> list[bytes | Exception]:
+        """Ask for the bytes of many images at once."""
+        files = [self.gallery.file(row) for row in rows.tolist()]
+        starts, ends = zip(*(self.gallery.bounds(row) for row in rows.tolist()), strict=True)
+        return self.gallery.place.read_many(files, starts, ends)
 
     def _note(self, row: int, sentence: str) -> None:
         """Remember a bad row, and stop where there are too many of them."""
@@ -162,18 +154,3 @@ def spread(pool: Executor, work: Callable[[int], Result], count: int) -> list[Re
 
     done: Iterable[list[Result]] = pool.map(some, range(0, count, _AT_ONCE))
     return list(chain.from_iterable(done))
-
-
-def _open_pack(place: Place, path: str) -> Pixels:
-    if not place.is_local:
-        raise UserError(f"{path}: packed arrays are mapped into memory, which needs them on this machine; copy it here")
-    try:
-        pack: Pixels = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable .npy pack ({error}); prepare the data again") from None
-    square = pack.ndim in (3, 4) and pack.shape[1] == pack.shape[2]
-    if pack.dtype != np.uint8 or not square or (pack.ndim == 4 and pack.shape[3] != 3):
-        raise UserError(
-            f"{path}: holds {pack.dtype} {pack.shape}; a pack is uint8 [images, side, side] or [images, side, side, 3]"
-        )
-    return pack

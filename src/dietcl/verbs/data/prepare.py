@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -15,6 +14,7 @@ import tyro
 
 from dietcl.errors import UserError
 from dietcl.verbs.data import take_first
+from dietcl.verbs.data.earlier import replaced
 from dietcl.verbs.options import gather, parse
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _prepare(reader: "Reader", path: str, options: Options) -> int:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("images"))
     bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-    with _reachable(path), _replaced(out, path, options.fresh), bars:
+    with _reachable(path), replaced(out, path, options.fresh), bars:
         bar = bars.add_task("reading" if options.verify == "none" else "decoding", total=None)
 
         def advance(done: int, total: int | None) -> None:
@@ -170,56 +170,6 @@ def _title(path: str, is_file: bool) -> str:
     name = path.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^\w.-]+", "-", name.partition(".")[0] or name if is_file else name).strip("-.")
     return name or "images"
-
-
-@contextlib.contextmanager
-def _replaced(out: Path, path: str, fresh: bool) -> Iterator[None]:
-    """Put what an earlier preparation made aside, and bring it back if this one comes to nothing."""
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    aside = out / ".earlier"
-    if aside.exists():
-        _bring_back(aside, out)  # a preparation was killed
-    old = _made_earlier(out, path)
-    if old and not fresh:
-        raise UserError(f"{out}: holds a manifest already; choose another --out, or replace it with --fresh")
-    try:
-        for file in old:
-            aside.mkdir(exist_ok=True)
-            file.replace(aside / file.name)
-        yield
-    except BaseException:
-        _bring_back(aside, out)
-        for folder in made:
-            with contextlib.suppress(OSError):  # something is in there, such as the table of problems
-                folder.rmdir()
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _bring_back(aside: Path, out: Path) -> None:
-    """Put things back where they were, unless there is a new one in that place."""
-    if aside.is_dir():
-        for file in aside.iterdir():
-            if not (out / file.name).exists():
-                file.replace(out / file.name)
-        shutil.rmtree(aside)
-
-
-def _made_earlier(out: Path, path: str) -> list[Path]:
-    """Return what an earlier preparation left in a folder: never what it read, and nothing of anybody else's."""
-    from dietcl.streams.copies import IMAGES
-    from dietcl.streams.manifest import read_facts
-    from dietcl.streams.place import is_remote
-    from dietcl.streams.preparation import MANIFEST, QUARANTINE
-
-    manifest = out / MANIFEST
-    if not manifest.is_file():
-        return []
-    found = [manifest, out / QUARANTINE, manifest.with_name(f"{manifest.stem}.index")]
-    is_read = not is_remote(path) and out.resolve() in (Path(path).resolve(), *Path(path).resolve().parents)
-    if read_facts(manifest).root == "." and not is_read:
-        found += [out / IMAGES, *(file for file in out.iterdir() if re.fullmatch(r"images-\d{5}\.tar", file.name))]
-    return [file for file in found if file.exists()]
 
 
 def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:

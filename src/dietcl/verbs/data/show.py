@@ -66,13 +66,14 @@ def main(arguments: list[str]) -> int:
     from dietcl.config import stream_title
     from dietcl.report.contact import draw_stream
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.stream import build_stream, remarks
+    from dietcl.streams.kept import open_stream
+    from dietcl.streams.stream import remarks
 
     options: Options = parsed.options
     manifest = parsed.source.prepare(default_cache()) if hasattr(parsed, "source") else Path(name)
     index = open_manifest(manifest)
     title = stream_title(name if hasattr(parsed, "source") else str(manifest.absolute()))
-    stream = build_stream(title, index, parsed.recipe, options.seed)
+    stream = open_stream(title, index, parsed.recipe, options.seed)
     out = make_folder(options.out or Path("runs") / f"show-{title}")
     try:
         pictures = draw_stream(stream, index, parsed.recipe.label_rate, out, options.per_cell, options.classes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
@@ -60,9 +61,9 @@ def main(arguments: list[str]) -> int:
 
 def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.index import open_manifest
+    from dietcl.streams.kept import open_stream
     from dietcl.streams.manifest import read_facts
     from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
-    from dietcl.streams.stream import build_stream
 
     made_from = read_facts(manifest).source
     benchmark = show.check if show.check != "auto" else made_from or ""
@@ -70,14 +71,14 @@ def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         made = f"; {manifest} was made from {made_from or 'something unknown'}" if show.check == "auto" else ""
         raise UserError(f"--check {show.check}: nothing is published about that{made}; choose from {', '.join(PAPER)}")
     index = open_manifest(manifest)
-    found = statistics(build_stream(name, index, recipe, show.seed), index, recipe.label_rate)
+    found = statistics(open_stream(name, index, recipe, show.seed), index, recipe.label_rate)
     held = differences(benchmark, found) if benchmark else []
     if show.json:
         facts = {"name": name, "manifest": str(manifest), "recipe": asdict(recipe), "statistics": asdict(found)}
         checked = {"check": benchmark, "differences": [asdict(one) for one in held]} if held else {}
         print(json.dumps(facts | checked, indent=1))
     else:
-        _tables(made_from or name, found, benchmark, held)
+        _tables(stream_title(name), found, benchmark, held)
     return int(any(one.verdict == DIFFERS for one in held))
 
 
