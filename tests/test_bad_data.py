@@ -401,10 +401,8 @@ def test_rows_of_packs_are_checked_too(tmp_path: Path) -> None:
     found = {problem.row: problem.sentence for problem in find_problems(index, np.arange(count), 2)}
     assert set(found) == {1, 3, 4, 5, 6}
     assert found[1] == "the pack holds fewer images (2)"
-    assert (
-        found[3]
-        == "the pack does not hold uint8 squares, [images, side, side] or [images, side, side, 3] (it holds float64 (1, 8, 8))"
-    )
+    assert found[3].startswith("the pack does not hold uint8 squares, ")
+    assert "float64 (1, 8, 8)" in found[3]
     images = Gallery(index)
     assert corners(images.pixels(0, 8)) == list(COLORS)
     assert images.pixels(2, 8).shape == (8, 8, 3)

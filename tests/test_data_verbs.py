@@ -12,29 +12,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dietcl.cli import main
 from dietcl.streams.manifest import Facts, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import readers
 from dietcl.streams.sources.folder import Folder
 from dietcl.verbs.data import VERBS, take_first
 from dietcl.verbs.options import default_recipe, manifest_facts
+from prepared import dietcl
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let relative paths lead to a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-
-
-def dietcl(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """Run the command here; returns code, out and err."""
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        code = stop.code  # type: ignore[assignment]
-    out, err = capsys.readouterr()
-    return SimpleNamespace(code=code, out=out, err=err, said=" ".join((out + err).split()))
 
 
 def photos(root: Path, steps: int = 0, classes: int = 4, per_class: int = 6) -> Path:

@@ -11,7 +11,6 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dietcl.cli import main
 from dietcl.errors import UserError
 from dietcl.streams import packer
 from dietcl.streams.decode import decode
@@ -28,6 +26,7 @@ from dietcl.streams.manifest import Facts, read_facts, write_manifest
 from dietcl.streams.packer import Packed, pack
 from dietcl.streams.packing import Packing
 from dietcl.streams.storage import Storage
+from prepared import dietcl
 
 FORMATS = ("jpeg", "webp", "raw")
 # File, height and width; every third is a JPEG, and some are smaller than what they are packed to.
@@ -469,16 +468,6 @@ def test_nothing_that_can_be_read(tmp_path: Path, form: str) -> None:
 
 
 # The command.
-
-
-def dietcl(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """Run the command here; returns code, out and err."""
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        code = stop.code  # type: ignore[assignment]
-    out, err = capsys.readouterr()
-    return SimpleNamespace(code=code, out=out, err=err, said=" ".join((out + err).split()))
 
 
 def test_the_command(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

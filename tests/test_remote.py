@@ -6,7 +6,6 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import boto3
 import numpy as np
@@ -22,10 +21,11 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.sources.folder import Folder
 from dietcl.streams.sources.huggingface import HuggingFace
-from dietcl.streams.sources.readers import Prepared, Reader, prepare
+from dietcl.streams.sources.readers import Reader, prepare
 from dietcl.streams.sources.table import Table
 from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
+from prepared import rows
 
 s3fs = pytest.importorskip("s3fs")
 BUCKET = "photos"
@@ -106,11 +106,6 @@ def bucket(local: Path) -> Iterator[str]:
         yield f"s3://{BUCKET}"
         s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
-
-
-def rows(prepared: Prepared) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = pq.read_table(prepared.manifest).to_pydict()
-    return found
 
 
 def quarantine(out: Path) -> list[tuple[str, str, str]]:

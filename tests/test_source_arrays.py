@@ -1,6 +1,5 @@
 """NumPy's files: what is in them, what is refused, and that nothing is ever unpickled."""
 
-import csv
 import io
 import zipfile
 from pathlib import Path
@@ -14,11 +13,11 @@ from dietcl.errors import UserError
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
 from dietcl.streams.sources import arrays
 from dietcl.streams.sources.arrays import Arrays
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.readers import prepare
+from prepared import quarantine
 
 GRAY = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 COLOR = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
@@ -34,10 +33,6 @@ def made(folder: Path, reader: Arrays, **held: Any) -> tuple[Index, np.ndarray]:
 
 def names(index: Index) -> list[str | None]:
     return [None if code < 0 else index.classes[code] for code in index.label]
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    return list(csv.reader((out / QUARANTINE).open()))[1:]
 
 
 def test_arrays_are_found_by_their_names(tmp_path):

@@ -1,6 +1,5 @@
 """CGLM: a miniature copy in the released layout, and lines that are broken."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from dietcl.streams.sources.cglm import Cglm
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.statistics import statistics
 from dietcl.streams.stream import build_stream
+from prepared import quarantine
 
 COUNT = 40
 TRAIN = [(f"{100 + number % 5}", f"{number % 3}/a/{number:03d}.jpg", 5.0 * number) for number in range(COUNT)]
@@ -32,11 +32,6 @@ def folder(tmp_path: Path) -> Path:
             Image.new("RGB", (8, 8), (90, 30, 10)).save(root / path, "JPEG")
         (root / name).write_text("".join(f"{label}\t{path}\t{time}\n" for label, path, time in table))
     return root
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    with (out / "quarantine.csv").open(newline="") as file:
-        return list(csv.reader(file))[1:]
 
 
 def test_a_copy_comes_out_whole_and_is_cut_by_time(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """CIFAR's binary version: records written byte by byte, cut off, mislabeled, and the pickles that are never loaded."""
 
-import csv
 import pickle
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
 from dietcl.streams.sources.cifar import Cifar
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.storage import Storage
+from prepared import quarantine
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -41,10 +40,6 @@ def write_hundred(folder: Path) -> None:
     (folder / "test.bin").write_bytes(record(0, 1))
     (folder / "coarse_label_names.txt").write_text("fish\r\nfruit\r\n")
     (folder / "fine_label_names.txt").write_text("aquarium_fish\nflatfish\napple\n")
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    return list(csv.reader((out / QUARANTINE).open()))[1:]
 
 
 def labels(manifest: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """CLEAR's folder: buckets of time in JSON files, true ones and hostile ones."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
 from dietcl.streams.sources.clear import Clear
 from dietcl.streams.sources.readers import prepare
+from prepared import quarantine
 
 CLASSES = ["BACKGROUND", "baseball"]
 
@@ -45,10 +44,6 @@ def listing(manifest: Path) -> list[tuple[str, str, float, int]]:
     index = open_manifest(manifest)
     rows = zip(index.file, index.label, index.time, index.split, strict=True)
     return [(index.files[file], index.classes[label], float(time), int(split)) for file, label, time, split in rows]
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    return list(csv.reader((out / QUARANTINE).open()))[1:]
 
 
 def test_the_bucket_is_the_time_and_background_a_class(tmp_path):

@@ -1,6 +1,5 @@
 """Parquet files as the `datasets` library writes them, good and hostile."""
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -18,8 +17,9 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.huggingface import HuggingFace
-from dietcl.streams.sources.readers import Prepared, prepare
+from dietcl.streams.sources.readers import prepare
 from dietcl.streams.storage import Storage
+from prepared import quarantine, rows
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -41,16 +41,6 @@ def write(path: Path, images: Any, names: Any = None, **columns: Any) -> str:
         table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
     pq.write_table(table, path, row_group_size=3)
     return str(path)
-
-
-def quarantine(out: Path) -> list[tuple[str, str, str]]:
-    with (out / "quarantine.csv").open(newline="", encoding="utf-8") as file:
-        return [(row["file"], row["row"], row["problem"]) for row in csv.DictReader(file)]
-
-
-def rows(prepared: Prepared) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = pq.read_table(prepared.manifest).to_pydict()
-    return found
 
 
 def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
@@ -97,7 +87,7 @@ def test_many_small_batches_keep_row_numbers(tmp_path: Path) -> None:
     assert found["label"] == [str(number) for number in range(200) if number % 50 != 7]
     assert found["id"] == [f"all.parquet#{label}" for label in found["label"]]
     assert found["split"] == holdout(found["id"], 0.5)
-    assert quarantine(tmp_path / "out") == [("all.parquet", str(row), "there is no image") for row in (7, 57, 107, 157)]
+    assert quarantine(tmp_path / "out") == [["all.parquet", str(row), "there is no image"] for row in (7, 57, 107, 157)]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
@@ -106,7 +96,7 @@ def test_plain_bytes_other_columns_and_no_labels(tmp_path: Path, kind: pa.DataTy
     pq.write_table(pa.table({"img": pa.array([image(), b""], kind), "fine": ["owl", "owl"]}), path)
     found = rows(prepare(HuggingFace(image="img", label="fine"), str(path), tmp_path / "out", verify="none"))
     assert (found["label"], found["time"]) == (["owl"], [None])
-    assert quarantine(tmp_path / "out") == [("x.parquet", "1", "there is no image")]
+    assert quarantine(tmp_path / "out") == [["x.parquet", "1", "there is no image"]]
     assert rows(prepare(HuggingFace(image="img"), str(path), tmp_path / "out2"))["label"] == [None]
 
 
@@ -140,7 +130,7 @@ def test_labels_must_be_strings_or_whole_numbers(tmp_path: Path, bad: pa.Array) 
     )
     assert rows(prepared)["id"] == ["a.parquet#1"]
     assert prepared.problems == {"the label is neither a string nor a whole number": 1}
-    assert [row[:2] for row in quarantine(tmp_path / "out")] == [("a.parquet", "0")]
+    assert [row[:2] for row in quarantine(tmp_path / "out")] == [["a.parquet", "0"]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """IDX files of the MNIST family: written byte by byte, zipped, cut off, and with headers that lie."""
 
-import csv
 import gzip
 import struct
 from pathlib import Path
@@ -13,10 +12,10 @@ from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
 from dietcl.streams.sources.idx import Idx
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.storage import Storage
+from prepared import quarantine
 
 IMAGES = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 
@@ -36,10 +35,6 @@ def write_set(folder: Path, prefix: str = "", test: str = "t10k", end: str = "",
         write(folder / f"{prefix}{part}-images-idx3-ubyte{end}", rows)
         write(folder / f"{prefix}{part}-labels-idx1-ubyte{end}", np.array(labels, np.uint8))
     return folder
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    return list(csv.reader((out / QUARANTINE).open()))[1:]
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])

@@ -1,6 +1,5 @@
 """ImageNet10k and ImageNet2k: miniature copies in the layouts of ImageNet-21K-P and of the released order files."""
 
-import csv
 import io
 import os
 from collections import Counter
@@ -16,6 +15,7 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.sources.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
 from dietcl.streams.sources.readers import Reader, prepare
+from prepared import quarantine
 
 IN_1K = ["n01440764", "n15075141"]  # the first and the last class of ImageNet-1k
 BEYOND = ["n00005787", "n00006484", "n02075927"]
@@ -41,11 +41,6 @@ def entries(reader: Reader, path: Path, out: Path, verify: str = "decode") -> li
         (index.files[file], index.classes[label], splits[split])
         for file, label, split in zip(index.file, index.label, index.split, strict=True)
     ]
-
-
-def quarantine(out: Path) -> list[list[str]]:
-    with (out / "quarantine.csv").open(newline="") as file:
-        return list(csv.reader(file))[1:]
 
 
 @pytest.fixture(params=[("imagenet21k_train", "imagenet21k_val"), ("train", "val")])

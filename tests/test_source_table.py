@@ -20,8 +20,9 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.sources import tabular
 from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import Prepared, prepare
+from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.table import Table
+from prepared import quarantine, rows
 
 
 def image(color: int = 0, kind: str = "JPEG") -> bytes:
@@ -35,16 +36,6 @@ def write(folder: Path, text: str | bytes, name: str = "table.csv") -> str:
         (folder / f"{number}.jpg").write_bytes(image(40 * number))
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     return str(folder / name)
-
-
-def quarantine(out: Path) -> list[tuple[str, str, str]]:
-    with (out / "quarantine.csv").open(newline="", encoding="utf-8") as file:
-        return [(row["file"], row["row"], row["problem"]) for row in csv.DictReader(file)]
-
-
-def rows(prepared: Prepared) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = pq.read_table(prepared.manifest).to_pydict()
-    return found
 
 
 def test_every_column_of_a_csv_arrives(tmp_path: Path) -> None:
@@ -251,7 +242,7 @@ def test_numbers_are_class_names_and_ids(tmp_path: Path) -> None:
 def test_missing_paths_of_a_parquet_table(tmp_path: Path) -> None:
     columns = {"path": ["0.jpg", None, ""], "split": pa.array(["train", "train", None]).dictionary_encode()}
     prepare(Table(), parquet(tmp_path, columns), tmp_path / "out")
-    assert quarantine(tmp_path / "out") == [("table.parquet", row, "the row has no path") for row in ("1", "2")]
+    assert quarantine(tmp_path / "out") == [["table.parquet", row, "the row has no path"] for row in ("1", "2")]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tar shards in the layout of WebDataset, good and hostile."""
 
-import csv
 import gzip
 import io
 import json
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -19,9 +17,10 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import Prepared, prepare
+from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
+from prepared import quarantine, rows
 
 
 def image(color: int = 0, kind: str = "PNG") -> bytes:
@@ -47,16 +46,6 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, target
     return member
-
-
-def quarantine(out: Path) -> list[tuple[str, str, str]]:
-    with (out / "quarantine.csv").open(newline="", encoding="utf-8") as file:
-        return [(row["file"], row["row"], row["problem"]) for row in csv.DictReader(file)]
-
-
-def rows(prepared: Prepared) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = pq.read_table(prepared.manifest).to_pydict()
-    return found
 
 
 def test_samples_are_read_where_they_lie(tmp_path: Path) -> None:
@@ -142,8 +131,8 @@ def test_class_names(tmp_path: Path) -> None:
     found = rows(prepare(Tar(classes="names.txt"), str(tmp_path / "a.tar"), tmp_path / "out"))
     assert (found["id"], found["label"]) == (["a.tar/0", "a.tar/1", "a.tar/4"], ["dog", "cat", "fish"])
     assert quarantine(tmp_path / "out") == [
-        ("a.tar", "5", "the label has no line in --classes (2 of 2)"),
-        ("a.tar", "7", "the label has no line in --classes (-1 of 2)"),
+        ["a.tar", "5", "the label has no line in --classes (2 of 2)"],
+        ["a.tar", "7", "the label has no line in --classes (-1 of 2)"],
     ]
     (tmp_path / "gap.txt").write_text("cat\n\ndog\n")
     for classes, sentence in (("gap.txt", "line 2 is empty"), ("none.txt", "none.txt: cannot be opened")):

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -16,7 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dietcl.cli import main
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.search import Silent
@@ -33,6 +31,7 @@ from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import GRAY, Storage
 from dietcl.streams.stream import Stream, build_stream
 from photos import photo, photo_columns, write_photos
+from prepared import dietcl
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -239,16 +238,6 @@ def test_past_the_share_the_run_stops_and_names_a_file(manifest: Path) -> None:
 
 
 # The command.
-
-
-def dietcl(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """Run the command here; returns code, out and err."""
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        code = stop.code  # type: ignore[assignment]
-    out, err = capsys.readouterr()
-    return SimpleNamespace(code=code, out=out, err=err, said=" ".join((out + err).split()))
 
 
 def test_the_command_stops_and_goes_on_once_the_files_are_mended(capsys: Any, manifest: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dietcl.errors import UserError
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.sources.folder import SPLITS
-from dietcl.streams.sources.holdout import holdout
+from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.numpy_array import Array, open_arrays, plain, squares
 from dietcl.streams.sources.records import at_once
 
@@ -45,8 +45,7 @@ class Arrays:
     """Share of the images that is kept for tests where no array says so; which ones depends on their row numbers."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise UserError(f"--test-share {self.test_share}: give a share from 0 to below 1")
+        check_share(self.test_share)
 
     @staticmethod
     def fits(place: Place, name: str) -> bool:

@@ -7,10 +7,9 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
-from dietcl.errors import UserError
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
-from dietcl.streams.sources.holdout import holdout
+from dietcl.streams.sources.holdout import check_share, holdout
 
 SUFFIXES = frozenset([".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"])
 SPLITS = {"train": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
@@ -31,8 +30,7 @@ class Folder:
     """Share of the images that is kept for tests where there is no test folder; which ones depends on their paths."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise UserError(f"--test-share {self.test_share}: give a share from 0 to below 1")
+        check_share(self.test_share)
 
     @staticmethod
     def fits(place: Place, name: str) -> bool:

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from dietcl.errors import UserError
 from dietcl.streams.text import fingerprints
+
+
+def check_share(share: float) -> None:
+    """Refuse what is no share of the images."""
+    if not 0 <= share < 1:
+        raise UserError(f"--test-share {share}: give a share from 0 to below 1")
 
 
 def holdout(names: Sequence[str] | pa.Array, share: float) -> list[str]:

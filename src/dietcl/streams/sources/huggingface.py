@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dietcl.errors import UserError
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
-from dietcl.streams.sources.holdout import holdout
+from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.hub import METADATA, class_names, is_data, is_image, named, split_of
 from dietcl.streams.sources.tabular import Batch, columns_of, has_values, open_parquet, parquet_batches, parquet_schema
 
@@ -41,8 +41,7 @@ class HuggingFace:
     """Share of the images that is kept for tests where no file is for them; which ones depends on file and row."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise UserError(f"--test-share {self.test_share}: give a share from 0 to below 1")
+        check_share(self.test_share)
 
     @staticmethod
     def fits(place: Place, name: str) -> bool:

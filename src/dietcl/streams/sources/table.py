@@ -14,7 +14,7 @@ from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.shards import is_hostile
 from dietcl.streams.sources.folder import SPLITS
-from dietcl.streams.sources.holdout import holdout
+from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.tabular import (
     Batch,
     Problem,
@@ -56,8 +56,7 @@ class Table:
     """Share of the images that is kept for tests where there is no column of splits; which ones depends on paths."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise UserError(f"--test-share {self.test_share}: give a share from 0 to below 1")
+        check_share(self.test_share)
         if is_hostile(self.root) or "://" in self.root:
             raise UserError(f"--root {self.root}: leads outside the table's folder; move the table above the images")
 

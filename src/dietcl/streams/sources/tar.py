@@ -12,7 +12,7 @@ from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.shards import is_hostile
 from dietcl.streams.sources.folder import SUFFIXES
-from dietcl.streams.sources.holdout import holdout
+from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.samples import COMPRESSED, samples
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
@@ -42,8 +42,7 @@ class Tar:
     """Text file beside the shards with the class names, one a line from number 0; without it, numbers are names."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise UserError(f"--test-share {self.test_share}: give a share from 0 to below 1")
+        check_share(self.test_share)
         if is_hostile(self.classes):
             raise UserError(f"--classes {self.classes}: leads outside the folder; put it beside the shards")
 
