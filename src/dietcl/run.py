@@ -40,7 +40,7 @@ _OWN = (
     *("figures", "report.html", "config.json"),
 )
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
-_RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "matplotlib")
+_RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
 
 
 class Recorder:

@@ -21,7 +21,10 @@ Examples:
   dietcl doctor
   dietcl doctor --json"""
 
-NEEDED = ("torch", "torchvision", "timm", "numpy", "pyarrow", "pillow", "safetensors", "matplotlib", "tyro", "rich")
+NEEDED = (
+    *("torch", "torchvision", "timm", "numpy", "pyarrow", "fsspec", "pillow", "simplejpeg", "opencv-python-headless"),
+    *("safetensors", "matplotlib", "tyro", "rich"),
+)
 LEAST_DISK = 2**30
 
 # A child process does this, because some CPUs announce bf16 and then die of it.
