@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dietcl.cli import main
-from dietcl.streams.preparation import QUARANTINE
+from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.readers import Prepared
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dietcl.streams.manifest import Facts, write_manifest
+from dietcl.streams.index import open_manifest
+from dietcl.streams.manifest import Facts, read_facts, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import readers
 from dietcl.streams.sources.folder import Folder
-from dietcl.verbs.data import VERBS, take_first
+from dietcl.streams.stream import build_stream
+from dietcl.verbs.data import VERBS, flags, take_first
 from dietcl.verbs.options import default_recipe, manifest_facts
 from prepared import dietcl
 
@@ -153,9 +156,13 @@ def test_a_folder_becomes_a_manifest_that_says_what_came_next(capsys: Any) -> No
     assert "classes 4 time none" in result.said
     assert "left out 2 1 not an image by its name 1 not a readable image" in result.said
     assert "listed in: data/my-photos/quarantine.csv" in result.said
-    # Four classes cannot be dealt over the usual number of time steps, so the command says how many can.
-    assert f"dietcl data show {manifest} --time-steps 4" in result.out
-    assert f"dietcl train --stream {manifest} --time-steps 4" in result.out
+    assert f"next: dietcl data show {manifest}\n" in result.out
+    assert f"dietcl train --stream {manifest}\n" in result.out
+    # Four classes cannot be dealt over twenty time steps, and one in a hundred of six labels is none.
+    facts = read_facts(manifest)
+    assert (facts.recipe, facts.time_steps, facts.label_rate) == ("class", 4, 0.2)
+    stream = build_stream("x", open_manifest(manifest), Recipe(time_steps=4, label_rate=0.2), 0)
+    assert [len(step.labeled) for step in stream.steps] == [1] * 4
     assert result.err == ""  # no progress where nobody watches
     assert dietcl(capsys, "data", "show", manifest, "--time-steps", "4").code == 0
 
@@ -205,7 +212,7 @@ def test_copies_of_an_earlier_preparation_go_with_it(capsys: Any) -> None:
     photos(Path("in"))
     Path("made").mkdir()
     columns: Any = {"id": ["a"], "file": ["images.npy"], "offset": [0], "label": ["x"], "time": [0.0]}
-    write_manifest(Path("made/manifest.parquet"), {**columns, "split": ["train"]}, Facts())
+    write_manifest(Path("made/manifest.parquet"), {**columns, "split": ["train"]}, Facts(source="arrays"))
     for name in ("images.npy", "images-00000.tar", "images-00012.tar"):
         Path("made", name).write_bytes(b"ours")
     assert dietcl(capsys, "data", "prepare", "in", "--out", "made", "--fresh").code == 0
@@ -281,15 +288,41 @@ def test_a_reader_may_demand_options(capsys: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_where_the_path_stands_among_the_options() -> None:
-    flags = ("--json", "--help")
-    assert take_first(["a", "--x", "1"], flags) == ("a", ["--x", "1"])
-    assert take_first(["--x", "1", "a"], flags) == ("a", ["--x", "1"])
-    assert take_first(["--x=1", "a", "b"], flags) == ("a", ["--x=1", "b"])
-    assert take_first(["--json", "a"], flags) == ("a", ["--json"])
-    assert take_first(["--no-json", "a"], flags) == ("a", ["--no-json"])
-    assert take_first(["--x", "-1", "a"], flags) == ("a", ["--x", "-1"])
-    assert take_first(["--x", "1"], flags) == ("", ["--x", "1"])
-    assert take_first([], flags) == ("", [])
+    known = ("--json", "--help", "--at-least-one")
+    assert take_first(["--at_least_one", "a"], known) == ("a", ["--at_least_one"])
+    assert take_first(["a", "--x", "1"], known) == ("a", ["--x", "1"])
+    assert take_first(["--x", "1", "a"], known) == ("a", ["--x", "1"])
+    assert take_first(["--x=1", "a", "b"], known) == ("a", ["--x=1", "b"])
+    assert take_first(["--json", "a"], known) == ("a", ["--json"])
+    assert take_first(["--no-such", "1", "a"], known) == ("a", ["--no-such", "1"])
+    assert take_first(["--x", "-1", "a"], known) == ("a", ["--x", "-1"])
+    assert take_first(["--x", "1"], known) == ("", ["--x", "1"])
+    assert take_first([], known) == ("", [])
+
+
+def test_flags_are_known_from_the_options_of_every_kind() -> None:
+    kinds = readers.READERS.values()
+    found = flags(*kinds)
+    assert found >= {"-h", "--help", "--coarse", "--no-coarse", "--transpose", "--no-transpose"}
+    # An option that takes a value in one kind must be no flag in another, as the kind is not known yet.
+    valued = {f"--{field.name.replace('_', '-')}" for kind in kinds for field in fields(kind) if field.type is not bool}  # type: ignore[arg-type]
+    assert not valued & found
+
+
+@pytest.mark.parametrize("flag", ["--coarse", "--no-coarse", "--fresh", "--no-json", "--check"])
+def test_a_flag_before_the_path(capsys: Any, flag: str) -> None:
+    result = dietcl(capsys, "data", "prepare", "--kind", "cifar", flag, "nowhere")
+    assert result.code == 2
+    assert "nowhere: no such file or folder" in result.said
+
+
+@pytest.mark.parametrize("verb", ["show", "stats"])
+@pytest.mark.parametrize("flag", ["--at-least-one", "--no-at-least-one"])
+def test_a_flag_before_the_stream(capsys: Any, verb: str, flag: str) -> None:
+    result = dietcl(capsys, "data", verb, flag, "nowhere.parquet")
+    assert result.code == 2
+    assert "nowhere.parquet: " in result.said
+    assert "nrecognized" not in result.said
 
 
 def test_check_finds_what_broke_since(capsys: Any) -> None:
@@ -298,7 +331,7 @@ def test_check_finds_what_broke_since(capsys: Any) -> None:
     manifest = Path("data/in/manifest.parquet")
     result = dietcl(capsys, "data", "check", manifest)
     assert result.code == 0, result.said
-    assert "24 of 24 images read, 0 cannot be" in result.said
+    assert "24 of 24 images looked at, 0 cannot be read" in result.said
     assert "4 classes with 6 training images each" in result.said
     assert "the test split is empty" in result.said
     assert "no image has a time" in result.said
@@ -307,7 +340,7 @@ def test_check_finds_what_broke_since(capsys: Any) -> None:
     Path("in/class 3/0.png").unlink()
     result = dietcl(capsys, "data", "check", manifest, "--jobs", "2")
     assert result.code == 1
-    assert "24 of 24 images read, 2 cannot be" in result.said
+    assert "24 of 24 images looked at, 2 cannot be read" in result.said
     with Path("data/in/manifest.problems.csv").open(newline="") as file:
         found = list(csv.reader(file))
     assert found[0] == ["file", "row", "problem"]
@@ -329,7 +362,7 @@ def test_check_a_sample_and_what_is_missing(capsys: Any) -> None:
     write_manifest(Path("m.parquet"), columns)
     result = dietcl(capsys, "data", "check", "m.parquet", "--sample", "20")
     assert result.code == 0, result.said
-    assert "20 of 50 images read, 0 cannot be" in result.said
+    assert "20 of 50 images looked at, 0 cannot be read" in result.said
     assert "no image has a label" in result.said
     assert "time" not in result.said
     assert result.out == dietcl(capsys, "data", "check", "m.parquet", "--sample", "20").out

@@ -73,6 +73,9 @@ class Oracle:
         self.asked.update(rows.tolist())
         return torch.zeros(len(rows), 3, 4, 4, dtype=torch.uint8)
 
+    def read_ahead(self, parts):
+        return map(self.read, parts)
+
     def predict(self, net, images):
         assert not torch.is_grad_enabled()
         scores = torch.zeros(len(images), net.classes)

@@ -453,6 +453,9 @@ def test_folders_that_hold_something_are_left_alone(source: Path, tmp_path: Path
 def test_nothing_that_can_be_read(tmp_path: Path, form: str) -> None:
     rows = columns()
     manifest = write_manifest(tmp_path / "in" / "manifest.parquet", rows, FACTS)
+    with pytest.raises(UserError, match="in/photos: the folder that the manifest names is not there"):
+        pack(manifest, tmp_path / "out", Packing(side=SIDE, format=form))
+    (tmp_path / "in" / "photos").mkdir()
     with pytest.raises(UserError) as caught:
         pack(manifest, tmp_path / "out", Packing(side=SIDE, format=form))
     message = str(caught.value)
@@ -478,7 +481,7 @@ def test_the_command(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     out = tmp_path / f"my photos-{SIDE}"  # beside the manifest's folder
     assert f"{COUNT - len(BAD)} images in" in plain.said
     assert f"{len(BAD)} images cannot be read and were left out: {out / 'quarantine.csv'}" in plain.out
-    assert f"next: dietcl train --stream {out / 'manifest.parquet'}" in plain.out
+    assert f"next: dietcl train --stream '{out / 'manifest.parquet'}'" in plain.out
     assert len(stored(out)) == COUNT - len(BAD)
     assert (out / "images.npy").is_file()  # small ones are raw
 

@@ -2,6 +2,8 @@
 
 import csv
 import os
+import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources import cloc
+from dietcl.streams.sources import cloc, plain_list
 from dietcl.streams.sources.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
 from dietcl.streams.sources.readers import Prepared, prepare
 from dietcl.streams.stream import build_stream
@@ -108,9 +110,13 @@ def test_tensors_are_as_good_as_lists(release: Path, save: Callable[[list[int]],
     assert open_manifest(result.manifest).hash == reference
 
 
-def test_files_of_old_torch_are_read(release: Path) -> None:
-    torch.save(LABEL, release / LABELS, _use_new_zipfile_serialization=False)
-    assert prepared(release).kept == COUNT + 3
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_files_of_old_torch_are_read(release: Path, protocol: int) -> None:
+    reference = open_manifest(prepared(release).manifest).hash
+    for file, values in ((LABELS, LABEL), (TIMES, TIME), (LOCATIONS, [f"{place}\n" for place in PLACES])):
+        torch.save(values, release / file, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+    result = prepare(Cloc(), str(release), release.parent / "other")
+    assert open_manifest(result.manifest).hash == reference
 
 
 def test_the_lists_go_over_in_slices(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +217,35 @@ def test_code_in_a_list_is_refused_and_does_not_run(release: Path, file: str, as
     assert not (release.parent / "out" / "manifest.parquet").exists()
     torch.load(release / file, weights_only=False)
     assert trap.exists()  # it would have run
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_code_behind_a_long_list_is_refused_before_anything_is_handed_over(
+    release: Path, monkeypatch: pytest.MonkeyPatch, as_zip: bool
+) -> None:
+    monkeypatch.setattr(cloc, "BATCH", 16)
+    monkeypatch.setattr(plain_list, "CHUNK", 256)
+    monkeypatch.setattr(preparation.Preparation, "refer", lambda *_, **__: pytest.fail("rows were handed over"))
+    trap = release.parent / "trap"
+    values = [f"{place}\n" for place in PLACES] * 50
+    torch.save([*values, Malice(trap)], release / LOCATIONS, _use_new_zipfile_serialization=as_zip)
+    torch.save(LABEL * 50 + [0], release / LABELS)
+    torch.save(TIME * 50 + [0], release / TIMES)
+    with pytest.raises(UserError, match=f"{LOCATIONS}: refused"):
+        prepared(release, "none")
+    assert not trap.exists()
+    assert not (release.parent / "out" / "manifest.parquet").exists()
+
+
+def test_a_list_that_turns_out_to_be_broken_leaves_no_manifest(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloc, "BATCH", 16)
+    monkeypatch.setattr(plain_list, "CHUNK", 64)
+    pickled = pickle.dumps(LABEL[:-1], 2)[:-2] + b"h\x63e."  # its last value is fetched, but was put nowhere
+    with zipfile.ZipFile(release / LABELS, "w") as pack:
+        pack.writestr("archive/data.pkl", pickled)
+    with pytest.raises(UserError, match=f"{LABELS}: the list is broken"):
+        prepared(release, "none")
+    assert not (release.parent / "out" / "manifest.parquet").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x80\x02garbage", b"plain text, and much of it"])

@@ -133,6 +133,78 @@ def test_a_folder_inside_a_class_folder_is_a_class_of_its_own(tmp_path: Path) ->
     }
 
 
+@pytest.mark.parametrize("below", ["", "train/"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat/1.jpg", "cat/old/1.jpg", "dog/1.jpg"],
+        ["cat/old/1.jpg", "dog/1.jpg"],
+        ["ape/old/1.jpg", "cat/1.jpg", "cat/old/1.jpg"],
+        ["ape/old/1.jpg", "cat/young/1.jpg", "dog/1.jpg", "dog/old/2.jpg"],
+    ],
+)
+def test_one_class_folder_with_folders_makes_no_time_steps(tmp_path: Path, below: str, names: list[str]) -> None:
+    root = fill(tmp_path / "in", *(below + name for name in names), *(["test/cat/young/9.jpg"] if below else []))
+    rows, prepared = read(root, tmp_path / "out", test_share=0.0)
+    assert {file: row[:2] for file, row in rows.items() if not file.startswith("test/")} == {
+        below + name: (name.rpartition("/")[0], None) for name in names
+    }
+    assert read_facts(prepared.manifest).recipe != "time"
+
+
+@pytest.mark.parametrize("extra", ["1/notes.txt", "1/.thumb.jpg", "2/cat/deep/3.jpg", "0.jpg"])
+def test_what_does_not_hide_time_steps(tmp_path: Path, extra: str) -> None:
+    rows, _ = read(fill(tmp_path / "in", "1/cat/1.jpg", "2/cat/2.jpg", extra), tmp_path / "out", test_share=0.0)
+    assert rows["1/cat/1.jpg"] == ("cat", 0, "train")
+    assert rows["2/cat/2.jpg"] == ("cat", 1, "train")
+
+
+def test_flat_class_folders_are_not_all_listed_to_find_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = fill(tmp_path / "in", *(f"{label}/{i}.jpg" for label in "abcdef" for i in range(2)))
+    listed: list[str] = []
+    whole = Place._entries
+    monkeypatch.setattr(Place, "_entries", lambda place, under: listed.append(under) or whole(place, under))
+    read(root, tmp_path / "out")
+    assert sorted(listed) == ["", "", "", "a", "a", "b", "c", "d", "e", "f"]
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_the_layout_of_a_far_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: bool) -> None:
+    place = Place.of(f"memory://layout-{steps}")
+    data = (fill(tmp_path, "x.jpg") / "x.jpg").read_bytes()
+    for name in (
+        ("1/cat/a.jpg", "10/cat/a.jpg", "2/cat/a.jpg") if steps else ("cat/a.jpg", "cat/old/a.jpg", "dog/a.jpg")
+    ):
+        place._remote.pipe_file(place.path(name), data)
+    whole = place._remote.ls
+
+    def ls(path: str, **options: Any) -> Any:
+        own = {"name": f"{place._remote._strip_protocol(path)}/", "type": "directory", "size": 0}  # as S3 may have it
+        return [own, *whole(path, **options)]
+
+    monkeypatch.setattr(place._remote, "ls", ls)
+    table = pq.read_table(prepare(Folder(test_share=0.0), place.root, tmp_path / "out").manifest)
+    assert table["label"].to_pylist() == (["cat"] * 3 if steps else ["cat", "cat/old", "dog"])
+    assert table["time"].to_pylist() == ([0, 2, 1] if steps else [None] * 3)
+
+
+def test_links_to_folders_are_named_as_such(tmp_path: Path) -> None:
+    root = fill(tmp_path / "in", "1/cat/a.jpg", "2/cat/b.jpg", "2/cat/Makefile")
+    fill(tmp_path / "elsewhere", "x.jpg")
+    for link in (root / "3", root / "1" / "dog", root / "1" / "v1.5"):
+        link.symlink_to(tmp_path / "elsewhere")
+    (root / "2" / "lost").symlink_to(tmp_path / "nowhere")
+    rows, _ = read(root, tmp_path / "out", test_share=0.0)
+    assert rows == {"1/cat/a.jpg": ("cat", 0, "train"), "2/cat/b.jpg": ("cat", 1, "train")}
+    assert quarantined(tmp_path / "out") == {
+        "1/dog": "a link to a folder is not followed",
+        "1/v1.5": "a link to a folder is not followed",
+        "2/cat/Makefile": "not an image by its name",
+        "2/lost": "not an image by its name",
+        "3": "a link to a folder is not followed",
+    }
+
+
 def test_images_at_the_root_have_no_label(tmp_path: Path) -> None:
     rows, _ = read(fill(tmp_path / "in", "a.jpg", "b.png", "cat/c.jpg"), tmp_path / "out", test_share=0.0)
     assert {file: label for file, (label, _, _) in rows.items()} == {"a.jpg": None, "b.png": None, "cat/c.jpg": "cat"}
@@ -182,9 +254,13 @@ def test_nothing_to_find(tmp_path: Path) -> None:
         read(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.parquet").exists()
     fill(tmp_path / "in", "cat/notes.txt")
+    with pytest.raises(UserError, match="no images were found"):
+        read(tmp_path / "in", tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    (tmp_path / "in" / "cat" / "a.jpg").write_bytes(b"")
     with pytest.raises(UserError, match="every image has a problem"):
         read(tmp_path / "in", tmp_path / "out")
-    assert quarantined(tmp_path / "out") == {"cat/notes.txt": "not an image by its name"}
+    assert quarantined(tmp_path / "out").keys() == {"cat/notes.txt", "cat/a.jpg"}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["quarantine.csv"]
     with pytest.raises(UserError, match="no such file or folder"):
         read(tmp_path / "nowhere", tmp_path / "out")

@@ -119,9 +119,23 @@ def test_bad_rows(tmp_path: Path) -> None:
     assert said[6] == "the label has no name in the metadata (1)"
 
 
+def test_whole_numbers_that_became_doubles_have_names(tmp_path: Path) -> None:
+    labels = pa.array([1.0, None, 0.0, 1.5, 2.0, float("nan"), -1.0])
+    path = write(tmp_path / "a.parquet", [image(i) for i in range(7)], ["cat", "dog"], label=labels)
+    prepared = prepare(HuggingFace(), path, tmp_path / "out")
+    assert rows(prepared)["label"] == ["dog", None, "cat", None, None]
+    assert quarantine(tmp_path / "out") == [
+        ["a.parquet", "3", "the label has no name in the metadata (1.5)"],
+        ["a.parquet", "4", "the label has no name in the metadata (2.0)"],
+    ]
+    path = write(tmp_path / "b.parquet", [image(i) for i in range(7)], label=labels)
+    assert rows(prepare(HuggingFace(), path, tmp_path / "out2"))["label"] == ["1", None, "0", "2", None, "-1"]
+    assert [row for _, row, _ in quarantine(tmp_path / "out2")] == ["3"]
+
+
 @pytest.mark.parametrize(
     "bad",
-    [pa.array([1.0, None]), pa.array([True, None]), pa.array([[1], None]), pa.array([b"a", None])],
+    [pa.array([True, None]), pa.array([[1], None]), pa.array([b"a", None])],
     ids=lambda a: str(a.type),
 )
 def test_labels_must_be_strings_or_whole_numbers(tmp_path: Path, bad: pa.Array) -> None:

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams import manifest
 from dietcl.streams.index import open_manifest
-from dietcl.streams.manifest import read_facts
+from dietcl.streams.manifest import read_facts, write_manifest
 from dietcl.streams.place import Place
-from dietcl.streams.sources import tabular
+from dietcl.streams.sources import delimited
+from dietcl.streams.sources import lines as text_lines
+from dietcl.streams.sources.delimited import csv_batches
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.table import Table
 from prepared import quarantine, rows
+
+UNMATCHED = "the row has quotes that do not match, or a line break inside them"
 
 
 def image(color: int = 0, kind: str = "JPEG") -> bytes:
@@ -63,12 +69,20 @@ def test_paths_alone_are_enough(tmp_path: Path) -> None:
     found = rows(prepared)
     assert found["label"] == [None] * 6
     assert found["split"] == holdout(found["file"], 0.5)
-    assert read_facts(prepared.manifest).recipe == "class"
+    assert read_facts(prepared.manifest).recipe != "time"
 
 
-def test_a_time_column_without_a_value_suggests_classes(tmp_path: Path) -> None:
+def test_a_time_column_without_a_value_suggests_no_cut_by_time(tmp_path: Path) -> None:
     prepared = prepare(Table(), write(tmp_path, "path,time\n0.jpg,\n1.jpg,\n"), tmp_path / "out")
-    assert read_facts(prepared.manifest).recipe == "class"
+    assert read_facts(prepared.manifest).recipe != "time"
+
+
+def test_the_first_time_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "_BLOCK", 64)
+    text = "path,time\n" + "".join(f"{i}.jpg,\n" for i in range(500)) + "last.jpg,7\n"
+    prepared = prepare(Table(), write(tmp_path, text), tmp_path / "out", verify="none")
+    assert prepared.kept == 501
+    assert read_facts(prepared.manifest).recipe == "time"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +142,8 @@ def test_bad_rows_are_quarantined_by_their_spreadsheet_rows(tmp_path: Path) -> N
         (b",a,1,train,i11", "the row has no path"),
         (b"", "the row has no path"),
         (b"1.jpg,\xe9t\xe9,1,train,i12", "the row is not UTF-8 text"),
-        (b'1.jpg,"a\nb",1,train,i13', "the row has a line break inside quotes"),
+        (b'1.jpg,"a', UNMATCHED),
+        (b'b",1,train,i13', UNMATCHED),
         (b"x\0.jpg,a,1,train,i14", "cannot be read (embedded null byte)"),
         (b"1.jpg,a,1,train,i15,more", "the row has another number of fields than the header (6)"),
         (b"2.jpg,b,2,train,i0", "the id is there twice: i0"),
@@ -145,11 +160,11 @@ def test_bad_rows_are_quarantined_by_their_spreadsheet_rows(tmp_path: Path) -> N
             assert said.startswith(problem)
     assert not found
     assert prepared.kept == 2
-    assert sum(prepared.problems.values()) == 18
+    assert sum(prepared.problems.values()) == 19
 
 
 def test_row_numbers_hold_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabular, "_BLOCK", 64)
+    monkeypatch.setattr(text_lines, "_BLOCK", 64)
     lines = [
         "0.jpg,a,b" if number % 7 == 0 else "" if number % 11 == 0 else f"no{number}.jpg,a" for number in range(2, 200)
     ]
@@ -166,12 +181,109 @@ def test_row_numbers_hold_across_blocks(tmp_path: Path, monkeypatch: pytest.Monk
             assert problem.endswith(f": no{number}.jpg")
 
 
-def test_a_quote_that_is_never_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabular, "_BLOCK", 64)
-    text = "path,label\n0.jpg,a\n" + '1.jpg,"b\n' + "2.jpg,c\n" * 40
-    with pytest.raises(UserError, match=r"table.csv: not a readable table after row 2 \(") as error:
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "stray", ['"c0/x.jpg,a', 'c0/x.jpg,"a', 'c0/x.jpg,"a""', '"c0/x.jpg"x,a', '"c0/x.jpg","a', '"']
+)
+@pytest.mark.parametrize("block", [1, 64, None])
+def test_a_stray_quote_costs_its_own_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str, end: str, block: int | None
+) -> None:
+    if block:
+        monkeypatch.setattr(text_lines, "_BLOCK", block)
+    lines = ["path,label", *(f"c{i % 7}/{i}.jpg,{i % 7}" for i in range(120))]
+    lines[0], lines[11], lines[60], lines[120] = lines[0], stray, 'c/60.jpg,"a, ""b"""', 'c/5"nail.jpg,6"'
+    (tmp_path / "t.csv").write_bytes(end.join(lines).encode())
+    prepared = prepare(Table(), str(tmp_path / "t.csv"), tmp_path / "out", verify="none")
+    assert quarantine(tmp_path / "out")[0] == ["t.csv", "12", UNMATCHED]
+    found = dict(zip(rows(prepared)["file"], rows(prepared)["label"], strict=True))
+    assert found["c/60.jpg"] == 'a, "b"'
+    assert found['c/5"nail.jpg'] == '6"'
+    assert prepared.kept == 119
+
+
+def test_a_stray_quote_in_a_large_table(tmp_path: Path) -> None:
+    lines = [f"c{i % 100}/{i:09}.jpg,{i % 100}" for i in range(300_000)]
+    assert sum(map(len, lines)) > 1.3 * text_lines._BLOCK
+    strays = {10: '"', 150_000: '","', 299_999: 'x,"'}
+    for i, quote in strays.items():
+        lines[i] = quote + lines[i]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label", *lines, ""]))
+    prepared = prepare(Table(), str(tmp_path / "t.csv"), tmp_path / "out", verify="none")
+    assert prepared.kept == 300_000 - len(strays)
+    assert [int(row) - 2 for _, row, _ in quarantine(tmp_path / "out")] == list(strays)
+
+
+def test_the_rest_of_a_row_with_a_line_break_is_no_row(tmp_path: Path) -> None:
+    text = 'path,label,words\n0.jpg,a,"first\n1.jpg,b,end"\n2.jpg,c,5"\n3.jpg,"d",",x"\n'
+    prepared = prepare(Table(), write(tmp_path, text), tmp_path / "out")
+    assert rows(prepared)["file"] == ["2.jpg", "3.jpg"]
+    assert quarantine(tmp_path / "out") == [["table.csv", row, UNMATCHED] for row in ("2", "3")]
+
+
+def test_lines_that_a_parser_gets_wrong_take_no_others_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = delimited.pa_csv.read_csv
+
+    def read_csv(data: Any, *options: Any) -> Any:
+        text = data.read()
+        if b"/7.jpg" in text:
+            raise pa.ArrowInvalid("no")
+        return whole(io.BytesIO(text.replace(b"c/9.jpg,x\n", b"")), *options)
+
+    monkeypatch.setattr(delimited.pa_csv, "read_csv", read_csv)
+    text = "path,label\n" + "".join(f"c/{i}.jpg,x\n" for i in range(20))
+    prepared = prepare(Table(), write(tmp_path, text), tmp_path / "out", verify="none")
+    assert prepared.kept == 18
+    assert quarantine(tmp_path / "out") == [["table.csv", row, "the row cannot be parsed"] for row in ("9", "11")]
+
+
+@pytest.mark.parametrize("header", ['path,"label', '"path"x,label', 'path,"label""'])
+def test_a_stray_quote_in_the_header(tmp_path: Path, header: str) -> None:
+    with pytest.raises(UserError, match=r"table.csv: (has no readable header|column 'path' is missing)"):
+        prepare(Table(), write(tmp_path, f"{header}\n0.jpg,a\n"), tmp_path / "out")
+
+
+def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "_BLOCK", 64)
+    monkeypatch.setattr(text_lines, "_LONGEST", 200)
+    text = "path,label\n0.jpg,a\n" + "x" * 100_000
+    with pytest.raises(UserError, match=r"table.csv: not a readable table after row 2 \(a line of more than 200 bytes"):
         prepare(Table(), write(tmp_path, text), tmp_path / "out")
-    assert "\n" not in str(error.value)
+
+
+LINES = st.lists(
+    st.text('"",ab\r\té ', max_size=14).map(lambda text: f"{text},x" if len(text) % 2 else text), max_size=25
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, st.sampled_from(["\n", "\r\n"]), st.integers(1, 40), st.booleans(), st.sampled_from(["path", "path,b"]))
+def test_every_line_is_a_row_or_a_problem(lines: list[str], end: str, block: int, ended: bool, header: str) -> None:
+    lines = [line for text in lines for line in text.split("\r")]
+    data = end.join([header, *lines]) + end * ended
+    count = len(lines) - (not ended and bool(lines) and not lines[-1])  # an empty line at the end needs an end
+    problems: dict[int, str] = {}
+    found: dict[int, str] = {}
+
+    def problem(row: int, sentence: str) -> None:
+        assert row not in problems
+        problems[row] = sentence
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(text_lines, "_BLOCK", block)
+        (Path(folder) / "t.csv").write_bytes(data.encode())
+        for number, batch in csv_batches(Place.of(folder), "t.csv", ["path"], problem):
+            found |= dict(zip(number.tolist(), batch[0].to_pylist(), strict=True))
+    assert sorted([*found, *problems]) == list(range(2, 2 + count))
+    for row, line in enumerate(lines[:count], start=2):
+        fields = line.split(",") if line else [""] * len(header.split(","))
+        if '"' not in line:
+            assert (row in found) == (len(fields) == len(header.split(",")))
+            assert found.get(row, fields[0]) == fields[0]
+        elif row in found:
+            assert found[row] == next(csv.reader([line], strict=True))[0]
 
 
 def parquet(folder: Path, columns: dict[str, Any], name: str = "table.parquet") -> str:
@@ -186,7 +298,8 @@ PATHS = [f"{number}.jpg" for number in range(4)]
 @pytest.mark.parametrize(
     "bad",
     [
-        pa.array([1.0, None, 2.5, float("nan")]),
+        pa.array([1.5, None, 2e300, float("nan")]),
+        pa.array([0.5, None, float("inf"), None], pa.float32()),
         pa.array([True, None, False, None]),
         pa.array([["a"], None, [], None]),
         pa.array([b"a", None, b"b", None]),
@@ -237,6 +350,45 @@ def test_numbers_are_class_names_and_ids(tmp_path: Path) -> None:
     columns = {"path": pa.array(PATHS, pa.large_string()), "label": [3, 10, None, 3], "id": [9, 8, 7, 6]}
     found = rows(prepare(Table(), parquet(tmp_path, columns), tmp_path / "out"))
     assert (found["label"], found["id"]) == (["3", "10", None, "3"], ["9", "8", "7", "6"])
+
+
+def test_whole_numbers_that_became_doubles_are_class_names(tmp_path: Path) -> None:
+    labels = pa.array([0.0, None, -0.0, 12.0])
+    prepared = prepare(Table(), parquet(tmp_path, {"path": PATHS, "label": labels}), tmp_path / "out")
+    assert rows(prepared)["label"] == ["0", None, "0", "12"]
+    assert not prepared.problems
+    # And so they are in a manifest.
+    columns = {"id": PATHS, "file": PATHS, "offset": [-1] * 4, "label": labels, "time": [None] * 4}
+    by_hand = write_manifest(tmp_path / "m.parquet", columns | {"split": ["train"] * 4})
+    assert pq.read_table(by_hand)["label"].to_pylist() == ["0", None, "0", "12"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (pa.array([1.0, None, 2.5, 3.5]), r"m.parquet: row 2 has label 2.5; give a name or a whole number"),
+        (pa.array([1.0, None, 1.0, float("inf")], pa.float32()), r"m.parquet: row 3 has label inf"),
+        (pa.array([True, None, False, True]), r"m.parquet: column 'label' must hold string and holds bool"),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_labels_of_a_manifest_by_hand_are_of_the_same_kinds(tmp_path: Path, labels: pa.Array, sentence: str) -> None:
+    columns: dict[str, Any] = {"id": PATHS, "file": PATHS, "offset": [-1] * 4, "label": labels, "time": [None] * 4}
+    columns["split"] = ["train"] * 4
+    with pytest.raises(UserError, match=sentence):
+        write_manifest(tmp_path / "m.parquet", columns)
+    pq.write_table(pa.table(columns), tmp_path / "m.parquet")
+    with pytest.raises(UserError, match=sentence):
+        open_manifest(tmp_path / "m.parquet")
+
+
+def test_a_label_far_down_a_manifest_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "BATCH", 4)
+    names = [str(i) for i in range(10)]
+    columns = {"id": names, "file": names, "offset": [-1] * 10, "label": [*range(9), 0.5], "time": [None] * 10}
+    pq.write_table(pa.table(columns | {"split": ["train"] * 10}), tmp_path / "m.parquet")
+    with pytest.raises(UserError, match=r"row 9 has label 0.5"), pq.ParquetFile(tmp_path / "m.parquet") as file:
+        list(manifest.batches(file, tmp_path / "m.parquet"))
 
 
 def test_missing_paths_of_a_parquet_table(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Tar shards in the layout of WebDataset, good and hostile."""
 
+import contextlib
 import gzip
 import io
 import json
 import pickle
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
+from dietcl.streams.sources import tar
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.samples import samples
 from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
 from prepared import quarantine, rows
@@ -34,11 +38,11 @@ Entry = tuple[str | tarfile.TarInfo, bytes]
 
 def write(path: Path, entries: list[Entry], format: int = tarfile.PAX_FORMAT) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=format) as tar:
+    with tarfile.open(path, "w", format=format) as archive:
         for name, data in entries:
             member = tarfile.TarInfo(name) if isinstance(name, str) else name
             member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+            archive.addfile(member, io.BytesIO(data))
     return path
 
 
@@ -125,11 +129,16 @@ def test_class_names(tmp_path: Path) -> None:
         ("3.cls", b"-1"),
         ("4.png", image()),
         ("4.cls", b"fish"),
+        ("5.png", image()),
+        ("5.json", b'{"label": 1.0}'),
     ]
     write(tmp_path / "a.tar", entries)
     (tmp_path / "names.txt").write_text("\ufeffcat\r\ndog \n\n")
     found = rows(prepare(Tar(classes="names.txt"), str(tmp_path / "a.tar"), tmp_path / "out"))
-    assert (found["id"], found["label"]) == (["a.tar/0", "a.tar/1", "a.tar/4"], ["dog", "cat", "fish"])
+    assert (found["id"], found["label"]) == (
+        [f"a.tar/{number}" for number in (0, 1, 4, 5)],
+        ["dog", "cat", "fish", "dog"],
+    )
     assert quarantine(tmp_path / "out") == [
         ["a.tar", "5", "the label has no line in --classes (2 of 2)"],
         ["a.tar", "7", "the label has no line in --classes (-1 of 2)"],
@@ -272,6 +281,79 @@ def test_broken_headers_end_a_shard_but_not_the_others(tmp_path: Path) -> None:
     assert found["e.tar"][0] == "1"
     assert found["f.tar"] == ("", "a link leads outside the folder")
     assert len(found) == len(quarantine(tmp_path / "out")) == 5
+
+
+def header(kind: bytes, size: int, name: str = "long") -> bytes:
+    member = special(name, kind)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+KINDS = [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_headers_that_claim_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes, first: bool, is_there: bool
+) -> None:
+    before = b"" if first else write(tmp_path / "b.tar", [("1.png", image())]).read_bytes()[:1024]
+    huge = 3 * 2**30
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.write(before + header(kind, huge))
+        file.truncate(file.tell() + (huge if is_there else 512))  # takes no room on the disk
+    asked: list[int] = []
+    whole = Place.open
+
+    def watched(place: Place, name: str) -> Any:
+        stream = whole(place, name)
+        read = stream.read
+        proxy = SimpleNamespace(seek=stream.seek, tell=stream.tell, read=lambda n: asked.append(n) or read(n))
+        return contextlib.nullcontext(proxy)
+
+    monkeypatch.setattr(Place, "open", watched)
+    problems: list[list[Any]] = []
+    rows: Any = SimpleNamespace(place=Place.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
+    assert len(list(samples("a.tar", [], rows))) == (0 if first else 1)
+    sentence = "the archive cannot be read from here on (headers of more than 1,048,576 bytes)"
+    assert problems == [["a.tar", 0 if first else 1, sentence]]
+    assert max(asked) <= 2**20
+
+
+def test_many_headers_before_one_member(tmp_path: Path) -> None:
+    piece = header(tarfile.GNUTYPE_LONGNAME, 2**18) + b"n" * 2**18
+    data = write(tmp_path / "b.tar", [("1.png", image())]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(data[:1024] + piece * 40 + data)
+    assert prepare(Tar(), str(tmp_path / "a.tar"), tmp_path / "out").kept == 1
+    [(_, row, problem)] = quarantine(tmp_path / "out")
+    assert (row, "headers of more than" in problem) == ("1", True)
+
+
+def test_headers_of_a_usual_size_add_up_without_harm(tmp_path: Path) -> None:
+    names = [f"{'long' * 100}/{i}" for i in range(3000)]
+    data = image()
+    write(tmp_path / "a.tar", [(f"{name}.png", data) for name in names])
+    assert prepare(Tar(), str(tmp_path / "a.tar"), tmp_path / "out", verify="none").kept == 3000
+
+
+def test_a_sparse_map_that_is_cut_off(tmp_path: Path) -> None:
+    sparse = bytearray(header(tarfile.GNUTYPE_SPARSE, 0))
+    sparse[482] = 1  # the map goes on in the next block
+    sparse[148:156] = b"%06o\0 " % sum(sparse[:148] + b" " * 8 + sparse[156:512])
+    data = write(tmp_path / "b.tar", [("1.png", image())]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(data[:1024] + sparse)
+    assert prepare(Tar(), str(tmp_path / "a.tar"), tmp_path / "out").kept == 1
+    [(_, row, problem)] = quarantine(tmp_path / "out")
+    assert (row, "the archive cannot be read from here on" in problem) == ("1", True)
+
+
+def test_the_first_time_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar, "_AT_ONCE", 4)
+    write(tmp_path / "a.tar", [(f"{i}.png", image()) for i in range(20)])
+    write(tmp_path / "b.tar", [("1.png", image()), ("1.json", b'{"time": 3}')])
+    prepared = prepare(Tar(), str(tmp_path), tmp_path / "out")
+    assert read_facts(prepared.manifest).recipe == "time"
 
 
 def test_compressed_shards_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dietcl.streams.index import open_manifest
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
+from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.tiny_imagenet import TinyImageNet
 from dietcl.streams.storage import Storage

@@ -174,13 +174,13 @@ def test_one_file_that_cannot_be_read_turns_gray_and_is_named(tmp_path: Path, ma
     images = storage.read(np.array([0, 1, 2])).permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(images, np.stack([quarters(), np.full_like(quarters(), GRAY), quarters()]))
     assert list(storage.bad) == [1]
-    assert storage.bad[1].startswith(f"{tmp_path}/bad.png: ")
+    assert storage.describe(1) == f"{tmp_path}/bad.png: {storage.bad[1]}"
     assert "\n" not in storage.bad[1]
     storage.read(np.array([1, 1, 1]))  # the same one again is no further problem
     assert list(storage.bad) == [1]
 
 
-@pytest.mark.parametrize(("share", "most"), [(0.01, 2), (0.1, 20), (0.0, 1)])
+@pytest.mark.parametrize(("share", "most"), [(0.01, 2), (0.1, 20), (0.001, 1), (0.0, 0)])
 def test_too_many_files_that_cannot_be_read_stop_the_run(tmp_path: Path, share: float, most: int) -> None:
     Image.fromarray(quarters()).save(tmp_path / "good.png")
     index = gather(tmp_path, [(f"missing{i}.png" if i < 50 else "good.png", -1) for i in range(200)])

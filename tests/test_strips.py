@@ -16,7 +16,7 @@ from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import QUARANTINE
+from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.strips import Strips
 from dietcl.streams.storage import Storage

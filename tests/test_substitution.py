@@ -186,7 +186,8 @@ def test_training_finishes_and_two_runs_are_the_same(manifest: Path, monkeypatch
     first, notes = run(manifest, steps=2)
     assert notes.substituted()[0] > 0
     assert not same_weights(first, whole)
-    assert next(iter(first.loader.storage.bad.values())).startswith(f"{labeled_file(manifest, 1)}: ")
+    storage = first.loader.storage
+    assert storage.describe(next(iter(storage.bad))).startswith(f"{labeled_file(manifest, 1)}: ")
     steps = [event for event in notes.events if event["event"] == "step_end"]
     assert all(event["data_wait"] > 0 for event in steps)
     for ahead, threads in ((3, 2), (1, 1), (8, 4)):
@@ -262,7 +263,7 @@ def test_the_command_stops_and_goes_on_once_the_files_are_mended(capsys: Any, ma
         assert not (out / "finished").exists()
     lenient = dietcl(capsys, *command, "--out", tmp_path / "lenient", "--bad-images", 0.5)
     assert lenient.code == 0, lenient.said
-    assert "images could not be read and others stood in for them" in lenient.said
+    assert "images could not be read (others stood in for them in training" in lenient.said
 
     for file, data in zip(files, kept, strict=True):
         file.write_bytes(data)
@@ -317,7 +318,8 @@ def test_images_far_away_are_read_many_at_a_time(
     assert notes.substituted()[0] > 0
     assert same_weights(there, near)
     assert max(asked) > 1
-    (sentence,) = there.loader.storage.bad.values()
+    (row,) = there.loader.storage.bad
+    sentence = there.loader.storage.describe(row)
     assert sentence.startswith(f"{bucket}/{name}: cannot be read (")
     assert "\n" not in sentence
 

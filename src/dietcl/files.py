@@ -3,10 +3,18 @@
 import hashlib
 import json
 import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dietcl.errors import UserError
+
+# What a folder of prepared images holds.
+MANIFEST, IMAGES = "manifest.parquet", "images.npy"
 
 
 def default_cache() -> Path:
@@ -34,3 +42,27 @@ def digest(path: Path) -> str:
     """Return a hash of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextmanager
+def scratch(place: Path) -> Iterator[Path]:
+    """Make a folder to work in, where its content will go; what killed processes left of theirs is removed."""
+    host = socket.gethostname()
+    for old in place.glob(f".scratch-{host}-*"):
+        process = old.name.split("-")[-2]
+        if process.isdigit() and not _is_running(int(process)):
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        dir=place, prefix=f".scratch-{host}-{os.getpid()}-", ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True

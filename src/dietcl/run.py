@@ -103,7 +103,7 @@ def execute(
     found = None
     if getattr(config.method_config, "threshold", None) == "auto":
         found = None if fresh else _kept_search(folder)
-        found = found or choose_threshold(config, stream, index, place, lambda fraction: progress(0, fraction))
+        found = found or choose_threshold(config, stream, index, place, lambda share: progress(0, share), bad_share)
     recorder = Recorder(progress, say)
     learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share)
     # Only now: what cannot be started must neither claim the folder nor empty it.
@@ -130,7 +130,10 @@ def execute(
     finally:
         recorder.journal.close()
     if bad := learner.loader.storage.bad:
-        say(f"{len(bad)} images could not be read and others stood in for them, such as {next(iter(bad.values()))}")
+        say(
+            f"{len(bad)} images could not be read (others stood in for them in training; those for tests were gray), "
+            f"such as {learner.loader.storage.describe(next(iter(bad)))}"
+        )
     save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
     # Whoever uses the head needs to know what its rows stand for.

@@ -64,9 +64,9 @@ class Evaluator:
             return predicted, losses
         # Reading the images is free too: under a budget in seconds it would be paid in time.
         with self._ledger.free(), torch.no_grad():
-            for start in range(0, len(test.rows), CHUNK):
-                part = slice(start, start + CHUNK)
-                scores = method.predict(net, normalize(self._loader.read(test.rows[part]))).float()
+            parts = [slice(start, start + CHUNK) for start in range(0, len(test.rows), CHUNK)]
+            for part, images in zip(parts, self._loader.read_ahead([test.rows[part] for part in parts]), strict=True):
+                scores = method.predict(net, normalize(images)).float()
                 predicted[part] = scores.argmax(1).cpu().numpy()
                 known = (test.labels[part] >= 0) & (test.labels[part] < net.classes)
                 labels = torch.from_numpy(np.where(known, test.labels[part], 0)).to(scores.device)

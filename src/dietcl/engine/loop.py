@@ -57,7 +57,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
         with _within_budget(learner, "end_step"):
             learner.method.end_step(learner.net, step)
         curve.after_last_update()
-        learning_seconds = time.perf_counter() - started
+        learning_seconds, data_wait = time.perf_counter() - started, learner.loader.waited - waited
         until = min(step.t + 1, len(learner.stream.tests))
         learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
         receipt = learner.ledger.close()
@@ -72,7 +72,7 @@ def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
             unused=receipt.unused,
             state_bytes=state_bytes(learner, step, done),
             seconds=learning_seconds,
-            data_wait=learner.loader.waited - waited,
+            data_wait=data_wait,
             substituted=learner.loader.substituted - substituted,
         )
         yield step.t

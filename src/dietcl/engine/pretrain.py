@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -28,12 +29,13 @@ from dietcl.streams.augment import crop_and_flip, normalize
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
 from dietcl.streams.index import Index
+from dietcl.streams.kept import open_stream
 from dietcl.streams.loader import Loader
 from dietcl.streams.mix import Mix
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.recipes import BAD_SHARE, Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import Storage
-from dietcl.streams.stream import Stream, build_stream
+from dietcl.streams.stream import Stream
 
 LOG_EVERY = 20
 PICTURES = 8
@@ -47,10 +49,11 @@ def pretrain(
     folder: Path,
     device: torch.device,
     progress: Callable[[float, float], None],
+    bad_share: float = BAD_SHARE,
 ) -> Network:
     """Pre-train in a folder, going on where an unfinished run of the same configuration stopped."""
     network = build_network(model, config.seed).to(device)
-    stream = build_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
+    stream = open_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
     net = Net(network, ledger, config.seed, network.state_dict, say=print)
@@ -59,15 +62,18 @@ def pretrain(
     _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
     optimizer = _optimizer(network, config)
     done, journal = _resume(network, optimizer, folder / "checkpoint")
-    loader = Loader(stream, Storage(index, model.image_size), device)
+    loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
     events = Journal(folder / "events.jsonl", keep=journal)
     augmentation = Augmentation(crop=config.crop, flip=config.flip)
     draws = (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
-    batches = loader.iterate(draws)
+    batches = loader.iterate(draws, ahead=augmentation)
+    started = time.perf_counter()
     for update in range(done, config.updates):
-        _, (images,) = next(batches)
+        (draw,), (images,) = next(batches)
         key = (config.seed, "pretrain", update)
-        part = Part("unlabeled", crop_and_flip(images, augmentation, key))
+        # Squares keep the key that they have always had; pictures were cropped ahead, by the key of their draw.
+        crop_key = key if isinstance(images, torch.Tensor) else (*draw.key, draw.pool)
+        part = Part("unlabeled", crop_and_flip(images, augmentation, crop_key))
         lr = _learning_rate(config, update)
         for group in optimizer.param_groups:
             group["lr"] = lr
@@ -86,6 +92,8 @@ def pretrain(
                 raise UserError(f"--lr {config.lr}: a weight is not finite after update {update}; {_ADVICE}")
             _save(network, optimizer, folder / "checkpoint", update + 1, events.position())
     batches.close()
+    seconds = time.perf_counter() - started
+    events.write("end", seconds=seconds, data_wait=loader.waited, substituted=loader.substituted)
     _save_pictures(net, ledger, network, stream, loader, folder)
     return network
 

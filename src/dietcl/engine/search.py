@@ -15,6 +15,7 @@ from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
 from dietcl.streams.index import Index
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.streams.stream import Stream, TestStep
 
 TIME_STEPS = 3
@@ -45,7 +46,12 @@ class Silent:
 
 
 def choose_threshold(
-    config: RunConfig, stream: Stream, index: Index, device: torch.device, progress: Callable[[float], None]
+    config: RunConfig,
+    stream: Stream,
+    index: Index,
+    device: torch.device,
+    progress: Callable[[float], None],
+    bad_share: float = BAD_SHARE,
 ) -> Found:
     """Try every candidate on held-out revealed labels of the first time steps and return the best."""
     budget = Budget.parse(config.budget)
@@ -65,7 +71,7 @@ def choose_threshold(
     for number, (candidate, fold) in enumerate(trials):
         method_config = replace(config.method_config, threshold=str(candidate))
         trial = replace(config, method_config=method_config, evaluation=Evaluation())
-        learner = assemble(trial, fold, index, device, Silent())
+        learner = assemble(trial, fold, index, device, Silent(), bad_share)
         for _ in learn(learner):
             pass
         counts = learner.counts

@@ -182,7 +182,7 @@ COLUMNS = (
     Column(
         "substituted",
         "Stand-ins",
-        "draws of images that could not be read, for which others stood in",
+        "images drawn that could not be read: in training others stood in for them, tests were gray",
         lambda run: run.total("substituted"),
         percent=False,
         cost=True,

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 
-def draw_pretraining(folder: Path) -> None:
-    """Write loss.png and reconstructions.png from a pre-training's events and samples."""
+def draw_pretraining(folder: Path) -> str:
+    """Write loss.png and reconstructions.png from events and samples; returns what to say of the data."""
     from matplotlib.figure import Figure
 
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([event["update"] for event in events], [event["loss"] for event in events], color="#0072b2", lw=1)
+    updates = [event for event in events if event["event"] == "update"]
+    axes.plot([event["update"] for event in updates], [event["loss"] for event in updates], color="#0072b2", lw=1)
     axes.set(xlabel="update", ylabel="loss on masked patches", title="Masked pre-training")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -34,3 +35,6 @@ def draw_pretraining(folder: Path) -> None:
                 place.set_axis_off()
             line[0].set_title(title, loc="left", fontsize=9)
         figure.savefig(folder / "reconstructions.png")
+    end = events[-1]
+    wait = end["data_wait"] / max(end["seconds"], 1e-9)
+    return f"waited for data {wait:.1%} of the time; {end['substituted']:,} images drawn could not be read"

@@ -1,4 +1,4 @@
-"""Checking: which images of a manifest cannot be read."""
+"""Checking: which images of a manifest cannot be read, and what it lacks."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import Index
+from dietcl.streams.manifest import SPLITS
+from dietcl.streams.quarantine import kind_of
 
 _AT_ONCE = 1024  # images that are decoded between two words on progress
 
@@ -24,7 +26,7 @@ class Problem(NamedTuple):
     @property
     def kind(self) -> str:
         """The sentence without its particulars."""
-        return self.sentence.partition(":")[0].partition("(")[0].strip()
+        return kind_of(self.sentence)
 
 
 def find_problems(
@@ -48,3 +50,30 @@ def find_problems(
             part = rows[start : start + _AT_ONCE].tolist()
             yield from filter(None, pool.map(problem, part))
             progress(start + len(part))
+
+
+def remarks(index: Index) -> list[str]:
+    """Say how many images each class has, and what a manifest lacks."""
+    said = []
+    train = index.split == SPLITS.index("train")
+    labels, test_labels = index.label[train], index.label[~train]
+    if index.classes:
+        count = np.bincount(labels[labels >= 0], minlength=len(index.classes))
+        least, most = int(count.argmin()), int(count.argmax())
+        each = f"{count[most]:,}"
+        if count[least] < count[most]:
+            each = f"{count[least]:,} ({index.classes[least]}) to {count[most]:,} ({index.classes[most]})"
+        said.append(f"{len(index.classes):,} classes with {each} training images each")
+    else:
+        said.append("no image has a label; none can be revealed, and no accuracy will be measured")
+    if not train.any():
+        said.append("the train split is empty; there is nothing to learn")
+    if not len(test_labels):
+        said.append("the test split is empty; no accuracy will be measured")
+    elif index.classes and not (test_labels >= 0).any():
+        said.append("no test image has a label; no accuracy will be measured")
+    elif untested := len(np.setdiff1d(labels[labels >= 0], test_labels)):
+        said.append(f"{untested:,} of {len(index.classes):,} classes have no test image")
+    if np.isnan(index.time).all():
+        said.append("no image has a time; --recipe time cannot be used")
+    return said

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.files import IMAGES
 from dietcl.streams.shards import ShardWriter, member_name
-
-IMAGES = "images.npy"
 
 
 class Copies:

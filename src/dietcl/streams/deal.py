@@ -1,6 +1,7 @@
 """Dealing: which time step every row of a manifest goes to, and which labels are revealed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))
 NOWHERE = -1
 
 Steps = npt.NDArray[np.int16]
+_MOST_GROUPS = 2**24
 _AT_ONCE = 2**22  # rows that are looked at together, so that tens of millions need little memory besides their own
 
 
@@ -117,7 +119,11 @@ def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, ge
 
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
     rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)).astype(np.uint32)
-    group = step[rows].astype(np.int32) * len(index.classes) + index.label[rows]
+    most = recipe.time_steps * len(index.classes)
+    steps: npt.NDArray[Any] = step[rows].astype(np.int32) if most < 2**31 else step[rows].astype(np.int64)
+    group: npt.NDArray[Any] = steps * len(index.classes) + index.label[rows]
+    if most > _MOST_GROUPS:  # mostly empty ones, which are not worth counting
+        group = np.unique(group, return_inverse=True)[1]
     size = np.bincount(group, minlength=1)
     # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
     quota = np.floor(np.round(size * recipe.label_rate, 6) + 0.5).astype(np.int64)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from dietcl.errors import UserError, reason
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.index import Index
-from dietcl.streams.place import Place, reason
+from dietcl.streams.place import Place
 
 
 class Gallery:
@@ -13,6 +14,11 @@ class Gallery:
     def __init__(self, index: Index) -> None:
         self.index = index
         self.place = Place.of(index.root)
+        if self.place.is_local and not self.place.is_folder():
+            raise UserError(
+                f"{self.place.root}: the folder that the manifest names is not there; "
+                "put it back, or prepare the data again where it is now"
+            )
         self._packs: dict[int, Pixels] = {}
         self._inside: set[str] = set()  # shards that are known to lie in the place
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dietcl.errors import UserError
-from dietcl.files import default_cache
-from dietcl.streams.manifest import SCHEMA, SPLITS, ContentHash, batches, check, line, read_facts, repeated
+from dietcl.errors import UserError, reason
+from dietcl.files import default_cache, scratch
+from dietcl.streams.manifest import SCHEMA, SPLITS, ContentHash, batches, check, read_facts, repeated
 from dietcl.streams.text import fingerprints
 
 _COLUMNS: dict[str, np.dtype[Any]] = {
@@ -83,7 +83,7 @@ def open_manifest(path: Path) -> Index:
     with source:
         # Taken from the open file: what is read below is what was stamped, even if the manifest is replaced meanwhile.
         status = os.fstat(source.fileno())
-        stamp = f"{_FORMAT}-{status.st_size}-{status.st_mtime_ns}"
+        stamp = f"{_FORMAT}-{status.st_size}-{status.st_mtime_ns}-{_footer(source)}"
         root = _root(path)
         places = [path.with_name(f"{path.stem}.index"), _cached_index(path)]
         for place in places:
@@ -101,6 +101,12 @@ def open_manifest(path: Path) -> Index:
     return replace(index, folder=None)
 
 
+def _footer(source: BinaryIO) -> str:
+    """Hash the end of a Parquet file, which tells files of one size and one time apart."""
+    source.seek(-min(2**16, source.seek(0, os.SEEK_END)), os.SEEK_END)
+    return hashlib.sha256(source.read()).hexdigest()[:8]
+
+
 def _root(path: Path) -> Path | str:
     root = read_facts(path).root
     return root if "://" in root else path.absolute().parent / root
@@ -113,8 +119,8 @@ def _cached_index(path: Path) -> Path:
 def _keep(source: BinaryIO, path: Path, place: Path, stamp: str) -> None:
     """Put an index into its place in one move: whoever reads or builds it at the same time sees all of it or none."""
     place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".") as partial:
-        folder = Path(partial) / "index"
+    with _empty_removed(place), scratch(place) as partial:
+        folder = partial / "index"
         folder.mkdir()
         _build(source, path, folder)
         for old in place.iterdir():
@@ -122,6 +128,16 @@ def _keep(source: BinaryIO, path: Path, place: Path, stamp: str) -> None:
                 shutil.rmtree(old, ignore_errors=True)
         if not (place / stamp).exists():
             folder.rename(place / stamp)
+
+
+@contextmanager
+def _empty_removed(place: Path) -> Iterator[None]:
+    """Remove a folder in which nothing came to lie."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            place.rmdir()
 
 
 def _build(source: BinaryIO, path: Path, folder: Path) -> None:
@@ -156,7 +172,8 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the index cannot be written
-        raise UserError(f"{path}: not a readable Parquet file ({line(error)}); write it again") from None
+        advice = "write it again" if path.suffix == ".parquet" else "`dietcl data prepare` makes a manifest of it"
+        raise UserError(f"{path}: not a readable Parquet file ({reason(error)}); {advice}") from None
     if not rows:
         raise UserError(f"{path}: the manifest has no rows; give at least one image")
     _refuse_repeated(file, path, prints)
@@ -214,6 +231,8 @@ def _load(folder: Path, root: Path | str) -> Index | None:
         names = pa.ipc.open_file(pa.memory_map(str(folder / "files.arrow")))
         files = Names([names.get_batch(number).column(0) for number in range(names.num_record_batches)])
         codes: dict[str, Any] = {name: _map(folder / f"{name}.npy") for name in _COLUMNS}
+        if len({len(column) for column in codes.values()}) > 1:
+            return None
         return Index(root, header["hash"], files, tuple(header["classes"]), **codes, folder=folder)
     except (OSError, EOFError, ValueError, TypeError, LookupError, pa.ArrowException):
         return None

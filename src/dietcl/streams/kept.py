@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.files import scratch
 from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, identify
@@ -36,8 +36,8 @@ def open_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
 
 def _keep(stream: Stream, place: Path, folder: Path) -> None:
     place.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".") as partial:
-        fresh = Path(partial) / "stream"
+    with scratch(place) as partial:
+        fresh = partial / "stream"
         fresh.mkdir()
         _write(stream, fresh)
         others = [path for path in place.iterdir() if not path.name.startswith(".")]

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +38,16 @@ class Loader:
         images = self.storage.read(index_rows)
         self.substituted += len(self._bad(index_rows))
         return images.to(self.device, non_blocking=True)
+
+    def read_ahead(self, parts: Sequence[Rows]) -> Iterator[torch.Tensor]:
+        """Yield what `read` returns for each of some rows, the next one read while the last is used."""
+        waiting: deque[Future[torch.Tensor]] = deque()
+        for rows in parts:
+            waiting.append(self._thread.submit(self.read, rows))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def iterate(
         self, micro_batches: Iterator[tuple[Draw, ...]], ahead: Augmentation | None = None

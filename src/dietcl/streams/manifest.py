@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
+from dietcl.streams.values import whole_numbers
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +49,7 @@ class Facts:
 def read_facts(path: Path) -> Facts:
     """Return what a manifest says about itself; one that says nothing gets the defaults."""
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        metadata = pq.read_metadata(path).metadata or {}
         return Facts(**json.loads(metadata.get(_FACTS, b"{}")))
     except (pa.ArrowException, OSError, ValueError, TypeError):
         return Facts()  # whoever opens it will say what is wrong with it
@@ -59,12 +60,12 @@ class Writer:
 
     def __init__(self, path: Path, facts: Facts | None = None) -> None:
         self.path = path
+        self.facts = facts  # may be replaced until the end
         self.rows = 0
         self._waiting: list[pa.Table] = []  # a row group of its own for each few rows would be slow to read
         path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = path.with_name(f".{path.name}.{os.getpid()}")
-        schema = SCHEMA.with_metadata({_FACTS: json.dumps(asdict(facts)).encode()} if facts else None)
-        self._writer = pq.ParquetWriter(self._partial, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(self._partial, SCHEMA, compression="zstd")
 
     def __enter__(self) -> "Writer":
         return self
@@ -74,8 +75,8 @@ class Writer:
         try:
             table = columns if isinstance(columns, pa.Table) else pa.table(columns)
         except pa.ArrowException as error:
-            raise UserError(f"{self.path}: the columns do not make a table ({line(error)})") from None
-        table = conform(table, self.path)
+            raise UserError(f"{self.path}: the columns do not make a table ({reason(error)})") from None
+        table = conform(table, self.path, self.rows)
         check(table, self.path, self.rows)
         self._waiting.append(table)
         self.rows += len(table)
@@ -84,12 +85,14 @@ class Writer:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting).cast(self._writer.schema))
+            self._writer.write_table(pa.concat_tables(self._waiting))
         self._waiting = []
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._flush()
+            if self.facts:
+                self._writer.add_key_value_metadata({_FACTS: json.dumps(asdict(self.facts))})
         self._writer.close()
         if kind is None:
             self._partial.replace(self.path)
@@ -109,8 +112,8 @@ def write_manifest(path: Path, columns: dict[str, Any], facts: Facts | None = No
     return path
 
 
-def conform(table: pa.Table, path: Path) -> pa.Table:
-    """Return the manifest's columns in their order and types, or say which one does not fit."""
+def conform(table: pa.Table, path: Path, first: int = 0) -> pa.Table:
+    """Return the manifest's columns in their order and types, or say what does not fit; rows count from `first`."""
     columns = []
     for field in SCHEMA:
         found = table.column_names.count(field.name)
@@ -121,16 +124,32 @@ def conform(table: pa.Table, path: Path) -> pa.Table:
             fault = "is there twice" if found else "is missing"
             raise UserError(f"{path}: column {field.name!r} {fault}; a manifest has {', '.join(SCHEMA.names)}")
         try:
-            column = table[field.name].cast(field.type)
+            column = _named(table[field.name], path, first) if field.name == "label" else table[field.name]
+            column = column.cast(field.type)
         except pa.ArrowException as error:
             kind = table[field.name].type
             raise UserError(
-                f"{path}: column {field.name!r} must hold {field.type} and holds {kind} ({line(error)}); convert it"
+                f"{path}: column {field.name!r} must hold {field.type} and holds {kind} ({reason(error)}); convert it"
             ) from None
         if field.name == "time":
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, field.type), column)
         columns.append(column)
     return pa.table(columns, schema=SCHEMA)
+
+
+def _named(labels: pa.ChunkedArray, path: Path, first: int) -> pa.ChunkedArray | pa.Array:
+    """Return labels that can be written as class names: floats only as the whole numbers that they must be."""
+    if pa.types.is_dictionary(labels.type):
+        labels = labels.cast(labels.type.value_type)
+    if pa.types.is_boolean(labels.type):
+        raise UserError(f"{path}: column 'label' must hold string and holds bool; name the classes")
+    if not pa.types.is_floating(labels.type):
+        return labels
+    whole, odd = whole_numbers(labels.combine_chunks())
+    if odd.any():
+        row = int(odd.argmax())
+        raise UserError(f"{path}: row {first + row} has label {labels[row].as_py()!r}; give a name or a whole number")
+    return whole
 
 
 def check(table: pa.Table, path: Path, first: int = 0) -> None:
@@ -165,11 +184,6 @@ def repeated(path: Path, ids: pa.ChunkedArray) -> UserError:
     first = pc.index(ids, double).as_py()
     row = first + 1 + pc.index(ids.slice(first + 1), double).as_py()
     return UserError(f"{path}: row {row} repeats the id {double.as_py()!r} of row {first}; ids must be unique")
-
-
-def line(error: Exception) -> str:
-    """Return the first line of an error."""
-    return str(error).strip().partition("\n")[0]
 
 
 def _position(mask: pa.ChunkedArray | pa.Array) -> int:
@@ -225,5 +239,7 @@ def batches(file: pq.ParquetFile, path: Path) -> Iterable[pa.Table]:
         if file.schema_arrow.names.count(name) != 1:
             conform(file.schema_arrow.empty_table(), path)
     names = [name for name in SCHEMA.names if name in file.schema_arrow.names]
+    done = 0
     for batch in file.iter_batches(BATCH, columns=names):
-        yield conform(pa.Table.from_batches([batch]), path)
+        yield conform(pa.Table.from_batches([batch]), path, done)
+        done += len(batch)

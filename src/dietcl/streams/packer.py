@@ -1,6 +1,5 @@
 """Packing: every image of a manifest resized once and stored for random access, as squares or as encoded bytes."""
 
-import csv
 import io
 import json
 import shutil
@@ -16,14 +15,14 @@ import simplejpeg
 import torch
 from PIL import Image
 
-from dietcl.errors import UserError
-from dietcl.files import make_folder, write_json
+from dietcl.errors import UserError, reason
+from dietcl.files import IMAGES, MANIFEST, make_folder, write_json
 from dietcl.streams.decode import Pixels
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Writer, batches, read_facts
 from dietcl.streams.packing import Packing
-from dietcl.streams.place import Place, reason
-from dietcl.streams.preparation import MANIFEST, QUARANTINE
+from dietcl.streams.place import Place
+from dietcl.streams.quarantine import QUARANTINE, Quarantine
 from dietcl.streams.shards import ShardWriter, member_name
 from dietcl.streams.storage import Storage, resize, spread
 
@@ -70,10 +69,10 @@ def _begin(out: Path, index: Index, packing: Packing) -> Path:
         raise UserError(f"{out}: is not empty; choose another --out")
     else:
         write_json(make_folder(work) / "plan.json", plan)
-    if packing.is_raw and not (out / "images.npy").exists():
+    if packing.is_raw and not (out / IMAGES).exists():
         shape = (len(index), packing.side, packing.side, 3)
-        np.lib.format.open_memmap(work / "images.npy", "w+", np.uint8, shape).flush()
-        (work / "images.npy").replace(out / "images.npy")
+        np.lib.format.open_memmap(work / IMAGES, "w+", np.uint8, shape).flush()
+        (work / IMAGES).replace(out / IMAGES)
     return work
 
 
@@ -88,7 +87,7 @@ def _pack_shard(
 ) -> None:
     """Write the images of one shard, and then where each of them went."""
     offset, length = np.full(len(rows), -1), np.full(len(rows), -1)
-    squares = np.lib.format.open_memmap(out / "images.npy", "r+") if packing.is_raw else None
+    squares = np.lib.format.open_memmap(out / IMAGES, "r+") if packing.is_raw else None
     shard = None if packing.is_raw else ShardWriter(work, f"images-{number:05d}", most_bytes=2**62)
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
@@ -120,8 +119,7 @@ def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) ->
         try:
             return encode(shrink(pictures[i], packing.side), packing)
         except ValueError as error:  # each format has a longest side
-            name = storage.gallery.place.path(storage.gallery.file(int(rows[i])))
-            storage.bad[int(rows[i])] = f"{name}: cannot be encoded ({reason(error)})"
+            storage.bad[int(rows[i])] = f"cannot be encoded ({reason(error)})"
             return b""
 
     return spread(storage.pool, one, len(pictures))
@@ -154,22 +152,19 @@ def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packin
     with (
         pq.ParquetFile(manifest) as file,
         Writer(work / MANIFEST, replace(read_facts(manifest), root=".")) as writer,
-        (work / QUARANTINE).open("w", newline="", encoding="utf-8") as quarantine,
+        Quarantine(work / QUARANTINE) as quarantine,
     ):
-        table_of_problems = csv.writer(quarantine)
-        table_of_problems.writerow(["file", "row", "problem"])
         parts = [np.load(work / f"{number:05d}.npz") for number in range(-(-len(index) // SHARD))]
         offset, length = (np.concatenate([part[name] for part in parts]) for name in ("offset", "length"))
         for part in parts:
             bad += len(part["bad"])
             for row, sentence in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
-                name = place.path(index.files[index.file[row]])
-                table_of_problems.writerow([name, row, sentence.removeprefix(f"{name}: ")])
+                quarantine.add(place.path(index.files[index.file[row]]), row, sentence)
         start = 0
         for table in batches(file, manifest):
             numbers = np.arange(start, start + len(table))
             names = [_shard_name(number) for number in range(numbers[0] // SHARD, numbers[-1] // SHARD + 1)]
-            places = pa.array(["images.npy"] if packing.is_raw else names)
+            places = pa.array([IMAGES] if packing.is_raw else names)
             which = np.zeros(len(numbers), np.int64) if packing.is_raw else numbers // SHARD - numbers[0] // SHARD
             lengths = pa.array(length[numbers], mask=length[numbers] < 0)
             packed = table.set_column(1, "file", places.take(pa.array(which)))

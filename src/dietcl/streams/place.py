@@ -2,13 +2,16 @@
 
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
+
+MOST_BYTES = 2**29  # of one image
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,10 @@ class Place:
 
     @classmethod
     def of(cls, root: Path | str) -> "Place":
-        """Return the place of a folder or of an address."""
+        """Return the place of a folder or of an address; a chain of addresses, which could open archives, is none."""
+        root = re.sub(r"^(file|local)://", "", str(root))
+        if "::" in root and is_remote(root):
+            raise UserError(f"{root}: a chain of addresses is not taken; give one address")
         if not is_remote(root):
             return cls(os.path.abspath(root))
         kind, _, address = str(root).partition("://")
@@ -105,9 +111,10 @@ class Place:
         if not self.is_local:
             return self._remote.cat_file(self.path(file), start=start, end=end)  # type: ignore[no-any-return]
         with open(self.path(file), "rb", buffering=0, opener=_without_waiting) as source:
-            if start is not None and end is not None:
-                return os.pread(source.fileno(), end - start, start)
-            return source.readall() or b""
+            start, end = start or 0, os.fstat(source.fileno()).st_size if end is None else end
+            if end - start > MOST_BYTES:
+                raise OSError(f"{end - start:,} bytes are more than any image has")
+            return os.pread(source.fileno(), end - start, start)
 
     def read_many(
         self, files: Sequence[str], starts: Sequence[int | None], ends: Sequence[int | None]
@@ -155,8 +162,3 @@ def _without_waiting(path: str, flags: int) -> int:
 def is_remote(path: Path | str) -> bool:
     """Tell whether a path is an address such as s3://bucket/photos."""
     return "://" in str(path)
-
-
-def reason(error: Exception) -> str:
-    """Say in one line why something failed."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().partition("\n")[0]

@@ -1,10 +1,9 @@
 """Preparation: rows from a source in, a manifest and a table of everything that was left out of it out."""
 
-import csv
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,19 +16,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError
-from dietcl.files import make_folder
+from dietcl.files import IMAGES, MANIFEST, make_folder, scratch
 from dietcl.parallel import cores
-from dietcl.streams.copies import IMAGES, Copies
-from dietcl.streams.decode import Unreadable, decode
+from dietcl.streams.copies import Copies
 from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside
-from dietcl.streams.place import Place, reason
+from dietcl.streams.place import Place
+from dietcl.streams.quarantine import QUARANTINE, Quarantine
 from dietcl.streams.text import fingerprints
-from dietcl.streams.values import Faults, Values, default_ids, labels, numbers, some, texts, times
+from dietcl.streams.values import Faults, Values, default_ids, labels, numbers, texts, times
+from dietcl.streams.verifier import Verifier
 
-MANIFEST, QUARANTINE = "manifest.parquet", "quarantine.csv"
 Verify = Literal["decode", "none"]
 Progress = Callable[[int, int | None], None]  # images done, images in all if that is known
-_AT_ONCE = 1024  # images that are decoded between two words on progress
+NOT_AN_IMAGE = "not an image by its name"
+_RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Preparation:
@@ -50,29 +50,30 @@ class Preparation:
         self.place, self.out, self.verify = place, make_folder(out), verify
         self.total: int | None = None  # a source that knows how many images there are may say so
         self.kept = 0
-        self.problems: Counter[str] = Counter()  # by kind
         self._facts, self._progress = facts, progress
         self._seen = 0
-        self._folder = make_folder(out / ".preparing")
-        self._quarantine = (self._folder / QUARANTINE).open(
-            "w", newline="", encoding="utf-8", errors="backslashreplace"
-        )
-        self._rows_out = csv.writer(self._quarantine)
-        self._rows_out.writerow(["file", "row", "problem"])
+        self._work = ExitStack()
+        self._folder = self._work.enter_context(scratch(self.out))
+        self._quarantine = Quarantine(self._folder / QUARANTINE)
+        self._labels: Counter[str | None] = Counter()  # of training images
         self._prints: list[npt.NDArray[np.uint64]] = []
         self._origins: list[tuple[str | None, npt.NDArray[np.uint32] | None]] = []  # table and rows, beside the prints
         self._pool = ThreadPoolExecutor(cores())
+        self._verifier = Verifier(place, self._pool)
         self._copies: Copies | None = None
 
     def suggest(self, *, recipe: str, time_steps: int, cut: str = "count") -> None:
         """Say, before the first row, how the stream is best cut."""
         self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
 
+    @property
+    def problems(self) -> Counter[str]:
+        """How many problems there are of each kind."""
+        return self._quarantine.kinds
+
     def problem(self, file: str, row: int | None, sentence: str) -> None:
         """Put one thing into the quarantine, with its file and its row there if it has one."""
-        kind = sentence.partition(":")[0].partition("(")[0].strip()
-        self.problems[kind] += 1
-        self._rows_out.writerow([file, "" if row is None else row, sentence])
+        self._quarantine.add(file, row, sentence)
 
     def refer(
         self,
@@ -141,12 +142,13 @@ class Preparation:
         self._copies = self._copies or Copies(self._folder)
         first = self._copies.count
         row = range(first, first + len(images)) if row is None else row
-        faults = dict(enumerate(self._pool.map(self._fault_of_bytes, images)))
-        placed = [("", -1, 1) if faults[i] else self._copies.encoded(data or b"") for i, data in enumerate(images)]
+        faults = self._verifier.of_bytes(images) if self.verify == "decode" else [_missing(data) for data in images]
+        pairs = zip(images, faults, strict=True)
+        placed = [("", -1, 1) if fault else self._copies.encoded(data or b"") for data, fault in pairs]
         columns: dict[str, Values] = {"label": label, "time": time, "split": split}
         columns |= dict(zip(("file", "offset", "length"), map(list, zip(*placed, strict=True)), strict=True))
         columns["id"] = [f"{listed_in}#{number}" for number in row] if id is None else id
-        known = {i: fault for i, fault in faults.items() if fault}
+        known = {i: fault for i, fault in enumerate(faults) if fault}
         self._add(columns, len(images), row, listed_in, known)
 
     def close(self) -> Path:
@@ -155,21 +157,20 @@ class Preparation:
         if self._copies is not None:
             self._copies.close()
         if self.kept:
+            self._writer.facts = self._final_facts()
             self._writer.__exit__(None)
             self._drop_repeated()
         self._quarantine.close()
-        made = sorted(self._folder.iterdir(), key=lambda path: path.name == MANIFEST)
-        for path in made:
-            if path.name not in (MANIFEST, QUARANTINE) and (self.out / path.name).exists():
-                raise UserError(
-                    f"{self.out / path.name}: is there already, and nobody's to overwrite; choose another --out"
-                )
-        for path in made:
-            if self.kept or (self.problems and path.name == QUARANTINE):
-                path.replace(self.out / path.name)
-        shutil.rmtree(self._folder)
+        names = [path.name for path in self._folder.iterdir()] if self.kept else []
+        if set(self.problems) - {NOT_AN_IMAGE}:
+            names = names or [QUARANTINE]
+        for name in sorted(names, key=lambda name: name == MANIFEST):
+            if name != QUARANTINE and (self.out / name).exists():
+                raise UserError(f"{self.out / name}: is there already and is not overwritten; choose another --out")
+            (self._folder / name).replace(self.out / name)
+        self._work.close()
         if not self.kept:
-            if self.problems:
+            if set(self.problems) - {NOT_AN_IMAGE}:
                 raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; mend them first")
             raise UserError(f"{self.place.root}: no images were found; is the path right, and the --kind?")
         return self.out / MANIFEST
@@ -178,11 +179,35 @@ class Preparation:
         """Leave no trace."""
         self._pool.shutdown(cancel_futures=True)
         self._quarantine.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._work.close()
+
+    def _relative(self, file: pa.Array) -> pa.Array:
+        """Cut the place itself off paths that lead into it from the root, as many tables have them."""
+        inside = f"{self.place.root}/"
+        if self._copies is not None or not self.place.is_local or not pc.any(pc.starts_with(file, inside)).as_py():
+            return file
+        rest = pc.utf8_slice_codeunits(file, len(inside))
+        return pc.if_else(pc.starts_with(file, inside), rest, file)
+
+    def _final_facts(self) -> Facts:
+        """Return facts by which the stream can be cut: not into more time steps than classes, nor without a label.
+
+        Where labels are missing, the data is sparse by itself and all that are known are revealed.
+        """
+        known = sorted(count for label, count in self._labels.items() if label is not None)
+        facts = replace(self._facts, root=self._root())
+        if facts.recipe == "class" and len(known) < facts.time_steps:
+            facts = replace(facts, time_steps=len(known)) if len(known) > 1 else replace(facts, recipe="data")
+        if not known:
+            return facts
+        steps = 1 if facts.recipe == "class" else facts.time_steps
+        usual = known[len(known) // 2] / steps  # images of a class in a time step
+        rates = [rate for rate in _RATES if rate >= facts.label_rate and rate * usual >= 1]
+        return replace(facts, label_rate=1.0 if self._labels[None] else min([*rates, 1.0]))
 
     @cached_property
     def _writer(self) -> Writer:
-        return Writer(self._folder / MANIFEST, replace(self._facts, root=self._root()))
+        return Writer(self._folder / MANIFEST)
 
     def _root(self) -> str:
         """Return where the files lie as the manifest will say it: relative if both move together."""
@@ -201,7 +226,7 @@ class Preparation:
         listed_in: str | None,
         faults: Faults | None = None,
     ) -> None:
-        file, offset = texts(columns["file"], count), numbers(columns["offset"], count, -1)
+        file, offset = self._relative(texts(columns["file"], count)), numbers(columns["offset"], count, -1)
         label, bad_labels = labels(columns["label"], count)
         time, bad_times = times(columns["time"], count)
         length = numbers(columns["length"], count, None)
@@ -212,7 +237,10 @@ class Preparation:
         ):
             faults |= dict.fromkeys(np.flatnonzero(where.to_numpy(zero_copy_only=False)).tolist(), fault)
         if self._copies is None and self.verify == "decode":
-            faults |= self._image_faults(file, offset, length, faults)
+            done = self._seen
+            faults |= self._verifier.of_rows(
+                file, offset, length, faults, lambda n: self._progress(done + n, self.total)
+            )
         for i, fault in sorted(faults.items()):
             name, number = file[i].as_py(), None if row is None else int(row[i])
             if listed_in is None or self._copies is not None:
@@ -237,39 +265,12 @@ class Preparation:
             self._prints.append(fingerprints(table["id"].combine_chunks()))
             self._origins.append((listed_in, None if row is None else np.asarray(row, np.uint32)[good]))
             self._writer.write(table)
+            train = table["label"].filter(pc.equal(table["split"], "train"))
+            for found in pc.value_counts(train).to_pylist():
+                self._labels[found["values"]] += found["counts"]
         self.kept += len(table)
         self._seen += count
         self._progress(self._seen, self.total)
-
-    def _image_faults(self, file: pa.Array, offset: pa.Array, length: pa.Array, known: Faults) -> Faults:
-        """Read and decode every image that has no other fault."""
-        names, starts, sizes = file.to_pylist(), offset.to_pylist(), length.to_pylist()
-
-        def fault(i: int) -> str | None:
-            if self.place.leads_outside(names[i]):
-                return "a link leads outside the folder"
-            try:
-                bounds = (None, None) if sizes[i] is None else (starts[i], starts[i] + sizes[i])
-                return self._fault_of_bytes(self.place.read(names[i], *bounds))
-            except Exception as error:  # each kind of store has errors of its own
-                return f"cannot be read ({reason(error)})"
-
-        rows = [i for i in range(len(names)) if i not in known]
-        found: Faults = {}
-        for part in some(rows, _AT_ONCE):
-            found |= {i: text for i, text in zip(part, self._pool.map(fault, part), strict=True) if text}
-            self._progress(self._seen + part[-1] + 1, self.total)
-        return found
-
-    def _fault_of_bytes(self, data: bytes | None) -> str | None:
-        if not data:
-            return "there is no image" if data is None else "the file is empty"
-        try:
-            if self.verify == "decode":
-                decode(data, 1)
-        except Unreadable as error:
-            return str(error)
-        return None
 
     def _drop_repeated(self) -> None:
         """Keep the first of the rows that share an id."""
@@ -282,7 +283,7 @@ class Preparation:
         first: dict[str, int] = {}
         starts = np.cumsum([0, *(len(part) for part in self._prints)])
         done = 0
-        with pq.ParquetFile(path) as file, Writer(path, replace(self._facts, root=self._root())) as writer:
+        with pq.ParquetFile(path) as file, Writer(path, self._writer.facts) as writer:
             for table in batches(file, path):
                 good = np.ones(len(table), np.bool_)
                 for i in np.flatnonzero(np.isin(fingerprints(table["id"].combine_chunks()), double)).tolist():
@@ -296,3 +297,8 @@ class Preparation:
                 done += len(table)
                 self.kept -= int((~good).sum())
                 writer.write(table.filter(pa.array(good)))
+
+
+def _missing(data: bytes | None) -> str | None:
+    """Say what is wrong with an image that is not looked at."""
+    return None if data else "there is no image"

@@ -1,6 +1,7 @@
 """Storage: row numbers -> pixels, from packed arrays by indexing and from encoded images by decoding."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain
@@ -11,17 +12,18 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
 from dietcl.parallel import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import Index
-from dietcl.streams.place import reason
 from dietcl.streams.recipes import BAD_SHARE
 
 GRAY = 128  # what stands in for an image that cannot be read
 _JUDGED = 1000  # images that are read before a share of them says anything
 _AT_ONCE = 16  # images a thread takes at a time: handing over each by itself would cost a tenth of its decoding
+_PAUSES = (0.5, 2.0)  # seconds before a far store is asked again
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)  # asking again would not help
 Result = TypeVar("Result")
 Rows = npt.NDArray[np.integer[Any]]  # of the index
 
@@ -100,31 +102,53 @@ class Storage:
             except Unreadable as error:
                 return str(error)
 
+        self._tried[rows] = True
         pictures = []
         for row, found in zip(rows.tolist(), spread(self.pool, one, len(rows)), strict=True):
             if isinstance(found, str):
-                self._note(row, f"{self.gallery.place.path(self.gallery.file(row))}: {found}")
+                self._note(row, found)
                 found = np.full((self.image_size, self.image_size, 3), GRAY, np.uint8)
             pictures.append(found)
-        self._tried[rows] = True
         return pictures
 
     def _fetch_far(self, rows: Rows) -> list[bytes | Exception]:
-        """Ask for the bytes of many images at once."""
+        """Ask for the bytes of many images at once, and again for those that a hiccup of the store kept back."""
+        place = self.gallery.place
         files = [self.gallery.file(row) for row in rows.tolist()]
-        starts, ends = zip(*(self.gallery.bounds(row) for row in rows.tolist()), strict=True)
-        return self.gallery.place.read_many(files, starts, ends)
+        bounds = [self.gallery.bounds(row) for row in rows.tolist()]
+        found: list[bytes | Exception] = [OSError("not fetched")] * len(files)
+        waiting = list(range(len(files)))
+        for pause in (0.0, *_PAUSES):
+            time.sleep(pause)
+            starts, ends = zip(*(bounds[i] for i in waiting), strict=True)
+            for i, data in zip(waiting, place.read_many([files[i] for i in waiting], starts, ends), strict=True):
+                found[i] = data
+            waiting = [i for i in waiting if isinstance(found[i], Exception) and not isinstance(found[i], _FINAL)]
+            if not waiting:
+                return found
+        if len(waiting) == len(files) > 1:
+            last = found[-1]
+            assert isinstance(last, Exception)
+            raise UserError(
+                f"{place.root}: cannot be reached ({reason(last)}); give the same command again when it can"
+            )
+        return found
+
+    def describe(self, row: int) -> str:
+        """Say which image cannot be read, and why."""
+        return f"{self.gallery.place.path(self.gallery.file(row))}: {self.bad[row]}"
 
     def _note(self, row: int, sentence: str) -> None:
         """Remember a bad row, and stop where there are too many of them."""
         with self._lock:
             self.bad[row] = sentence
-            tried = int(np.count_nonzero(self._tried))
-        bound = self._bad_share * min(max(tried, _JUDGED), len(self.index))
-        if len(self.bad) > max(1.0, bound):
+        tried = int(np.count_nonzero(self._tried))
+        # One image never ends a run, unless none may be bad; the first few say little about their share.
+        most = max(1.0, self._bad_share * min(max(tried, _JUDGED), len(self.index))) if self._bad_share else 0.0
+        if self._bad_share < 1 and len(self.bad) > most:
             raise UserError(
                 f"{len(self.bad)} images cannot be read, which is more than {self._bad_share:.2%} of those tried "
-                f"(--bad-images): the last one is {sentence}; `dietcl data check` lists them all"
+                f"(--bad-images): the last one is {self.describe(row)}; `dietcl data check` lists them all"
             )
 
 

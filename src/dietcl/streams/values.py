@@ -2,7 +2,8 @@
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ import pyarrow.compute as pc
 # One value for all rows, or one a row.
 Values: TypeAlias = str | Sequence[Any] | npt.NDArray[Any] | Any | None  # the last one stands for Arrow arrays
 Faults = dict[int, str]
+_EXIF_DATE = re.compile(r"^(\d{4}):(\d\d):(?=\d\d\b)")  # 2020:02:01, as cameras write it
+_WHOLE = 2**53  # up to here, doubles tell whole numbers from each other
 
 
 def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
@@ -21,16 +24,19 @@ def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
         return pa.nulls(count, pa.string()), {}
     if isinstance(values, str):
         values = [values] * count
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuU":
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iufU":
         values = pa.array(values)
     if isinstance(values, pa.Array):
         names: Any = _plain(values)
         if pa.types.is_string(names.type) or pa.types.is_integer(names.type):
             names = names.cast(pa.string())
             return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names), {}
+        fault = f"the label is neither a string nor a whole number (it is {names.type})"
+        if pa.types.is_floating(names.type):
+            whole, odd = whole_numbers(names)
+            return whole.cast(pa.string()), dict.fromkeys(np.flatnonzero(odd).tolist(), fault)
         # Not made into Python's values, which nanoseconds, for one, cannot become.
         known = np.flatnonzero(~names.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
-        fault = f"the label is neither a string nor a whole number (it is {names.type})"
         return pa.nulls(count, pa.string()), dict.fromkeys(known.tolist(), fault)
     faults: Faults = {}
     found: list[str | None] = []
@@ -41,10 +47,20 @@ def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
             found.append(_utf8(value))
         elif isinstance(value, int | np.integer) and not isinstance(value, bool):
             found.append(str(value))
+        elif isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _WHOLE:
+            found.append(str(int(value)))
         else:
             found.append(None)
             faults[row] = f"the label is neither a string nor a whole number (it is {type(value).__name__})"
     return pa.array(found, pa.string()), faults
+
+
+def whole_numbers(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return floats as the whole numbers that they were before one was missing (NaN: null), and which are none."""
+    found = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    with np.errstate(invalid="ignore"):
+        is_whole = (np.abs(found) <= _WHOLE) & (found == np.floor(found))
+    return pa.array(np.where(is_whole, found, 0).astype(np.int64), mask=~is_whole), ~is_whole & ~np.isnan(found)
 
 
 def times(values: Values, count: int) -> tuple[pa.Array, Faults]:
@@ -93,7 +109,7 @@ def _time(value: Any) -> float | None:
     except (TypeError, ValueError):
         pass
     try:
-        return _time(datetime.datetime.fromisoformat(value))
+        return _time(datetime.datetime.fromisoformat(_EXIF_DATE.sub(r"\1-\2-", value)))
     except (TypeError, ValueError):
         return math.inf
 
@@ -138,9 +154,3 @@ def default_ids(file: pa.Array, offset: pa.Array) -> pa.Array:
     if pc.all(pc.equal(offset, -1)).as_py():
         return file
     return pc.binary_join_element_wise(file, offset.cast(pa.string()), "#")
-
-
-def some(rows: Sequence[int], count: int) -> Iterator[Sequence[int]]:
-    """Yield so many at a time."""
-    for start in range(0, len(rows), count):
-        yield rows[start : start + count]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import tyro
 
 from dietcl.errors import UserError
+from dietcl.files import MANIFEST
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
 from dietcl.streams.sources.strips import Strips
@@ -46,6 +47,10 @@ def open_source(stream: str) -> Any:
     if Path(stream).suffix == ".zip":
         return Strips(path=Path(stream))
     if stream not in SOURCES:
+        if (Path(stream) / MANIFEST).is_file():
+            raise UserError(f"--stream {stream}: is a folder; give the manifest in it, {Path(stream) / MANIFEST}")
+        if Path(stream).exists():
+            raise UserError(f"--stream {stream}: is no manifest; make one of it: dietcl data prepare {stream}")
         raise UserError(
             f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
         )

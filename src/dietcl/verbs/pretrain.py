@@ -9,6 +9,7 @@ import tyro
 from dietcl.config import Pretraining, preset
 from dietcl.files import default_cache
 from dietcl.models.presets import ModelConfig
+from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, manifest_facts, open_source, parse, pick
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.
@@ -36,6 +37,8 @@ class Where:
     """auto, cpu, cuda, cuda:1 or mps."""
     threads: int | None = None
     """CPU threads (all cores by default)."""
+    bad_images: float = BAD_SHARE
+    """Share of the images that may turn out unreadable before it stops; others stand in for them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -86,11 +89,12 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
             bars.update(bar, completed=fraction, loss=loss)
 
         try:
-            network = pretrain(model, config, open_manifest(manifest), where.out, pick_device(where.device), advance)
+            index, device = open_manifest(manifest), pick_device(where.device)
+            network = pretrain(model, config, index, where.out, device, advance, where.bad_images)
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
     save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
-    draw_pretraining(where.out)
+    print(draw_pretraining(where.out))
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
         print(where.out / name)

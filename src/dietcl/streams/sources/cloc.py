@@ -1,7 +1,5 @@
 """CLOC of Cai et al. (2021): 39 million photographs in the order in which they were taken, classified by region."""
 
-import pickle
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,9 +10,10 @@ import numpy.typing as npt
 
 from dietcl.errors import UserError
 from dietcl.streams.manifest import BATCH
-from dietcl.streams.place import Place, reason
+from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.sources.located import find_images, inside
+from dietcl.streams.sources.torch_lists import open_list
 
 LOCATIONS, LABELS, TIMES = "train_store_loc.torchSave", "train_labels.torchSave", "train_time.torchSave"
 VALIDATION = "yfcc100m_metadata_with_labels_usedDataRatio0.05_t110000_t250_valid_files_2004To2014_compact_val.csv"
@@ -50,25 +49,23 @@ class Cloc:
         for file in (LABELS, TIMES, VALIDATION):
             if not place.has(inside(below, file)):
                 raise UserError(f"{place.path(inside(below, file))}: missing; take it from the release of CLOC")
-        # The locations come last: they take most of the memory, and the other two have become arrays by then.
-        label, time = (_numbers(_load(place, inside(below, file))) for file in (LABELS, TIMES))
-        locations = _load(place, inside(below, LOCATIONS))
-        if not len(locations) == len(label) == len(time):
+        label, time, location = (open_list(place, inside(below, file)) for file in (LABELS, TIMES, LOCATIONS))
+        if not location.count == label.count == time.count:
             raise UserError(
-                f"{place.path(below).rstrip('/')}: the lists differ in length ({LOCATIONS} {len(locations)}, {LABELS} "
-                f"{len(label)}, {TIMES} {len(time)}); take all three from one release of CLOC"
+                f"{place.path(below).rstrip('/')}: the lists differ in length ({LOCATIONS} {location.count}, {LABELS} "
+                f"{label.count}, {TIMES} {time.count}); take all three from one release of CLOC"
             )
-        hand = _Hand(rows, self._folder(place, below, locations))
-        for start in range(0, len(locations), BATCH):
-            part = slice(start, start + BATCH)
-            found = [_location(value) for value in locations[part]]
+        hand = _Hand(rows, self._folder(place, below, location.sample))
+        start = 0
+        for labels, times, found in zip(*(column.slices(BATCH) for column in (label, time, location)), strict=True):
             row = range(start, start + len(found))
-            hand.over(inside(below, LOCATIONS), "train", row, found, label[part], time[part])
-        del locations
+            locations = [_location(value) for value in found]
+            hand.over(inside(below, LOCATIONS), "train", row, locations, _numbers(labels), _numbers(times))
+            start = row.stop
         self._validation(inside(below, VALIDATION), hand)
 
     def _folder(self, place: Place, below: str, locations: Sequence[Any]) -> str:
-        sample = [path for path in map(_location, locations[:: max(1, len(locations) // 1000)]) if path]
+        sample = [path for path in map(_location, locations) if path]
         images = self.images.strip("/")
         return find_images(place, [inside(below, images), images], sample, "say where they lie with --images")
 
@@ -132,44 +129,13 @@ def _lists(place: Place) -> str | None:
     return next((folder for folder in ("", "release") if place.has(inside(folder, LOCATIONS))), None)
 
 
-def _load(place: Place, file: str) -> Sequence[Any]:
-    """Return a list or a tensor saved by torch; a file that would run code when it is read is refused."""
-    import torch
-
-    path = place.path(file)
-    try:
-        if place.is_local and zipfile.is_zipfile(path):
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        else:
-            with place.open(file) as source:
-                found = torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(
-            f"{path}: refused; it is broken, or holds more than lists, tensors, numbers and text and would run code "
-            "when it is opened; take it from the release of CLOC"
-        ) from None
-    except UserError:
-        raise
-    except Exception as error:  # broken bytes can break anything inside
-        raise UserError(f"{path}: cannot be read ({reason(error)}); take it from the release of CLOC") from None
-    is_plain = isinstance(found, torch.Tensor) and found.layout == torch.strided and found.device.type == "cpu"
-    # A tensor that is not contiguous may claim more numbers than its file has.
-    if isinstance(found, list | tuple) or (is_plain and found.dim() == 1 and found.is_contiguous()):
-        return found  # type: ignore[no-any-return]
-    raise UserError(f"{path}: must hold a list or a tensor with one dimension; take it from the release of CLOC")
-
-
 def _numbers(values: Sequence[Any]) -> npt.NDArray[np.float64]:
     """Return numbers, and nan for what is none."""
-    numbers = np.empty(len(values), np.float64)
-    for start in range(0, len(values), BATCH):
-        part = values[start : start + BATCH]
-        part = part if isinstance(part, list | tuple) else part.tolist()  # type: ignore[attr-defined]
-        try:
-            numbers[start : start + BATCH] = array if (array := np.array(part)).dtype.kind in "iuf" else _each(part)
-        except ValueError:  # lists in the list
-            numbers[start : start + BATCH] = _each(part)
-    return numbers
+    try:
+        array = np.array(values)
+    except ValueError:  # lists in the list
+        return np.array(_each(values))
+    return array.astype(np.float64) if array.dtype.kind in "iuf" and array.ndim == 1 else np.array(_each(values))
 
 
 def _each(values: Sequence[Any]) -> list[float]:

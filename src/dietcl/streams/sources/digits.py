@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.streams.sources.pack import IMAGES, MANIFEST, Progress, prepare_pack
+from dietcl.files import IMAGES, MANIFEST
+from dietcl.streams.sources.pack import Progress, prepare_pack
 
 VERSION = 1  # raise it when the same options give other pixels
 

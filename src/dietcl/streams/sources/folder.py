@@ -1,5 +1,6 @@
 """A folder of images: CLASS/image.jpg or STEP/CLASS/image.jpg, below train/ and test/ if these are there."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.preparation import NOT_AN_IMAGE, Preparation
 from dietcl.streams.sources.holdout import check_share, holdout
 
 SUFFIXES = frozenset([".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"])
@@ -39,7 +40,7 @@ class Folder:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over every file that is an image by its name, class and time step by its folders."""
-        tops = _folders(rows.place)
+        tops = rows.place.folders()
         has_splits = "train" in tops
         steps = _steps(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
         if steps:
@@ -62,7 +63,10 @@ class Folder:
                 rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
                 continue
             if PurePosixPath(image).suffix.lower() not in SUFFIXES:
-                rows.problem(path, None, "not an image by its name")
+                # Places list links to folders as files, since they do not follow them.
+                is_link = rows.place.is_local and os.path.isdir(rows.place.path(path))
+                fault = "a link to a folder is not followed" if is_link else NOT_AN_IMAGE
+                rows.problem(path, None, fault)
                 continue
             split = SPLITS.get(folders.pop(0), "") if has_splits and folders else "train"
             if not split:
@@ -74,16 +78,29 @@ class Folder:
 
 def _steps(place: Place, tops: list[str]) -> dict[str, int]:
     """Number the folders of time steps, by number where they have one; none if images lie right in class folders."""
-    names = {name for top in tops for name in _folders(place, top)}
-    deep = [f"{top}/{name}".strip("/") for top in tops for name in _folders(place, top)[:1]]
-    if not deep or not all(_folders(place, folder) for folder in deep):
-        return {}
+    names: set[str] = set()
+    for top in tops:
+        for name in _contents(place, top)[0]:
+            folders, has_images = _contents(place, f"{top}/{name}".strip("/"))
+            if has_images or not folders:
+                return {}  # mostly the first one says so, and no other is listed
+            names.add(name)
     return {name: number for number, name in enumerate(sorted(names, key=_natural))}
 
 
-def _folders(place: Place, under: str = "") -> list[str]:
-    """Return the folders right below a folder that are not hidden, as the one is in which a manifest is being made."""
-    return [name for name in place.folders(under) if not name.startswith(".") and _is_text(name)]
+def _contents(place: Place, under: str) -> tuple[list[str], bool]:
+    """Return the folders right below a folder that will be read, and whether images lie there, too."""
+    if place.is_local:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in place._entries(under)]
+    else:
+        path = place.path(under) if under else place.root
+        listed = {entry["name"].strip("/"): entry["type"] for entry in place._ask("ls", path, detail=True)}
+        listed.pop(path.partition("://")[2].strip("/"), None)  # some stores keep an empty object for a folder
+        found = [(name.rpartition("/")[2], kind == "directory") for name, kind in listed.items()]
+    # Hidden ones are not read; the one in which a manifest is being made is hidden, too.
+    found = [(name, is_folder) for name, is_folder in found if not name.startswith(".") and _is_text(name)]
+    images = (not is_folder and PurePosixPath(name).suffix.lower() in SUFFIXES for name, is_folder in found)
+    return sorted(name for name, is_folder in found if is_folder), any(images)
 
 
 def _is_text(name: str) -> bool:

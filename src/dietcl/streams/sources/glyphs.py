@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.streams.sources.pack import IMAGES, MANIFEST, Progress, prepare_pack
+from dietcl.files import IMAGES, MANIFEST
+from dietcl.streams.sources.pack import Progress, prepare_pack
 from dietcl.streams.sources.variation import DRIFTING, STILL, Drift, Variation
 
 VERSION = 2  # raise it when the code chooses other characters or draws other pixels from the same options

@@ -9,14 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dietcl.streams.sources.folder import SPLITS
+from dietcl.streams.values import whole_numbers
 
 METADATA = b"huggingface"
 
 
 def named(numbers: pa.Array, classes: list[str]) -> tuple[npt.NDArray[np.bool_], pa.Array]:
     """Return which numbers are known, and the names of all; -1 is how `datasets` spells a missing label."""
+    odd = np.zeros(len(numbers), np.bool_)
+    if pa.types.is_floating(numbers.type):
+        numbers, odd = whole_numbers(numbers)
     codes = pc.fill_null(numbers.cast(pa.int64(), safe=False), -1).to_numpy(zero_copy_only=False)
-    known = (codes >= -1) & (codes < len(classes))
+    known = (codes >= -1) & (codes < len(classes)) & ~odd
     names = [classes[code] if is_known and code >= 0 else None for code, is_known in zip(codes, known, strict=True)]
     return known, pa.array(names, pa.string())
 

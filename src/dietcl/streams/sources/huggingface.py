@@ -90,7 +90,8 @@ class HuggingFace:
         names = list(dict.fromkeys(columns.values()))
         for number, batch in _until_broken(parquet_batches(rows.place, file, names, _AT_ONCE), file, rows):
             found = {role: batch[names.index(column)] for role, column in columns.items()}
-            if classes and "label" in found and pa.types.is_integer(found["label"].type):
+            kind = found["label"].type if classes and "label" in found else pa.null()
+            if pa.types.is_integer(kind) or pa.types.is_floating(kind):
                 known, found["label"] = named(found["label"], classes)
                 for i in np.flatnonzero(~known).tolist():
                     label = batch[columns["label"]][i].as_py()

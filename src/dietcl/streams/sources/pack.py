@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dietcl.files import make_folder
+from dietcl.files import MANIFEST, make_folder
 
 Progress = Callable[[int, int], None]  # images done, images in all
-MANIFEST = "manifest.parquet"
-IMAGES = "images.npy"
 
 
 def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from dietcl.errors import UserError
+from dietcl.files import MANIFEST
 from dietcl.streams.manifest import Facts
 from dietcl.streams.place import Place
-from dietcl.streams.preparation import MANIFEST, Preparation, Progress, Verify
+from dietcl.streams.preparation import Preparation, Progress, Verify
 from dietcl.streams.sources.arrays import Arrays
 from dietcl.streams.sources.cglm import Cglm
 from dietcl.streams.sources.cifar import Cifar

@@ -7,7 +7,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.streams.place import reason
+from dietcl.errors import reason
 
 _PIECE = 2**16  # little, because a piece whose checksum is wrong is lost as a whole
 

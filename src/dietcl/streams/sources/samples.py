@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from dietcl.errors import UserError
-from dietcl.streams.place import reason
+from dietcl.errors import UserError, reason
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.sources.folder import SUFFIXES
 from dietcl.streams.sources.members import Problem, members
@@ -123,6 +122,8 @@ def _facts(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> dict[str, 
 
 
 def _class_name(number: int, label: Any, classes: list[str]) -> Any:
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
     if not classes or isinstance(label, bool) or not isinstance(label, int):
         return label
     if not 0 <= label < len(classes):

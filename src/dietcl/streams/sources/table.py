@@ -13,14 +13,13 @@ from dietcl.errors import UserError
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.shards import is_hostile
+from dietcl.streams.sources.delimited import csv_batches, csv_header
 from dietcl.streams.sources.folder import SPLITS
 from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.tabular import (
     Batch,
     Problem,
     columns_of,
-    csv_batches,
-    csv_header,
     has_values,
     open_parquet,
     parquet_batches,
@@ -81,10 +80,6 @@ class Table:
                 _refuse_type(schema.field(columns[role]), role, path)
         else:
             columns = columns_of(self, ROLES, csv_header(place, name)[1], path)
-        # How the stream is cut is said before the first row, so times are looked for first; mostly row one has one.
-        times = [columns["time"]] if "time" in columns else []
-        if times and any(has_values(batch[0]) for _, batch in _batches(place, name, times, lambda *_: None)):
-            rows.suggest(recipe="time", time_steps=self.time_steps)
         names = list(dict.fromkeys(columns.values()))  # one column may play two roles
         for number, batch in _batches(place, name, names, lambda row, sentence: rows.problem(name, row, sentence)):
             found = {role: batch[names.index(column)] for role, column in columns.items()}
@@ -105,6 +100,8 @@ class Table:
         if not len(good):
             return
         found = {role: column.take(pa.array(good)) for role, column in found.items()}
+        if "time" in found and has_values(found["time"]):
+            rows.suggest(recipe="time", time_steps=self.time_steps)
         file = pc.replace_substring_regex(found["path"], r"^(\./+)+", "")  # far stores do not know what `.` is
         if root := self.root.strip("/"):
             file = pc.binary_join_element_wise(root, file, "/")

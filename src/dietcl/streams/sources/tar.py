@@ -69,11 +69,9 @@ class Tar:
             )
         classes = self._class_names(rows.place)
         found = (sample for shard in shards for sample in samples(shard, classes, rows))
-        is_first = True
         while part := list(islice(found, _AT_ONCE)):
-            if is_first and any(sample.time is not None for sample in part):
+            if any(sample.time is not None for sample in part):
                 rows.suggest(recipe="time", time_steps=self.time_steps)
-            is_first = False
             ids = [sample.id for sample in part]
             rows.refer(
                 [sample.shard for sample in part],

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Collection
+from typing import get_type_hints
 
 from dietcl.errors import UserError
 
@@ -40,13 +41,13 @@ def main(arguments: list[str]) -> int:
 def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[str]]:
     """Take the one argument that is no option nor an option's value out of the arguments; empty if there is none.
 
-    `flags` are the options that have no value. This must be known before the options are, as it decides which there
+    `flags` are the options that have no value. PATH must be known before the options are, as it decides which there
     are.
     """
     found, rest, is_value = "", [], False
     for argument in arguments:
         if re.match(r"--?[A-Za-z]", argument):
-            is_value = "=" not in argument and argument not in flags and not argument.startswith("--no-")
+            is_value = "=" not in argument and argument.replace("_", "-") not in flags
         elif not is_value and not found:
             found = argument
             continue
@@ -54,6 +55,13 @@ def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[
             is_value = False
         rest.append(argument)
     return found, rest
+
+
+def flags(*options: type) -> set[str]:
+    """Return how the options without a value that some classes of options have are written."""
+    names = [name for kind in options for name, type in get_type_hints(kind).items() if type is bool]
+    words = [name.replace("_", "-") for name in names]
+    return {"-h", "--help", *(f"--{word}" for word in words), *(f"--no-{word}" for word in words)}
 
 
 def _help() -> str:

@@ -11,7 +11,6 @@ from dietcl.errors import UserError
 
 if TYPE_CHECKING:
     from dietcl.streams.checking import Problem
-    from dietcl.streams.index import Index
 
 DESCRIPTION = """Read and decode every image of a manifest; list those that cannot be, and say what the manifest lacks.
 
@@ -59,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
     from dietcl.keys import numpy_generator
     from dietcl.parallel import cores
-    from dietcl.streams.checking import find_problems
+    from dietcl.streams.checking import find_problems, remarks
     from dietcl.streams.index import open_manifest
 
     index = open_manifest(options.manifest)
@@ -74,10 +73,10 @@ def main(arguments: list[str]) -> int:
         bar = bars.add_task("", total=len(rows))
         for problem in find_problems(index, rows, options.jobs or cores(), lambda n: bars.update(bar, completed=n)):
             problems.append(problem)
-    print(f"{options.manifest}: {len(rows):,} of {len(index):,} images read, {len(problems):,} cannot be")
+    print(f"{options.manifest}: {len(rows):,} of {len(index):,} images looked at, {len(problems):,} cannot be read")
     for kind, count in Counter(problem.kind for problem in problems).most_common():
         print(f"  {count:,}  {kind}")
-    for remark in _remarks(index):
+    for remark in remarks(index):
         print(remark)
     default = options.manifest.with_name(f"{options.manifest.stem}.problems.csv")
     if problems:
@@ -85,35 +84,6 @@ def main(arguments: list[str]) -> int:
     elif options.out is None and len(rows) == len(index):
         default.unlink(missing_ok=True)  # the problems of an earlier check are mended
     return 1 if problems else 0
-
-
-def _remarks(index: "Index") -> list[str]:
-    """Say how many images each class has, and what a manifest lacks."""
-    import numpy as np
-
-    from dietcl.streams.manifest import SPLITS
-
-    said = []
-    train = index.split == SPLITS.index("train")
-    labels, test_labels = index.label[train], index.label[~train]
-    if index.classes:
-        count = np.bincount(labels[labels >= 0], minlength=len(index.classes))
-        least, most = int(count.argmin()), int(count.argmax())
-        each = f"{count[most]:,}"
-        if count[least] < count[most]:
-            each = f"{count[least]:,} ({index.classes[least]}) to {count[most]:,} ({index.classes[most]})"
-        said.append(f"{len(index.classes):,} classes with {each} training images each")
-    else:
-        said.append("no image has a label; none can be revealed, and no accuracy will be measured")
-    if not train.any():
-        said.append("the train split is empty; there is nothing to learn")
-    if not len(test_labels):
-        said.append("the test split is empty; no accuracy will be measured")
-    elif index.classes and not (test_labels >= 0).any():
-        said.append("no test image has a label; no accuracy will be measured")
-    if np.isnan(index.time).all():
-        said.append("no image has a time; --recipe time cannot be used")
-    return said
 
 
 def _write(problems: "list[Problem]", path: Path) -> Path:

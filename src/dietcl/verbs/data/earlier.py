@@ -44,16 +44,17 @@ def _bring_back(aside: Path, out: Path) -> None:
 
 def _made_earlier(out: Path, path: str) -> list[Path]:
     """Return what an earlier preparation left in a folder: never what it read, and nothing of anybody else's."""
-    from dietcl.streams.copies import IMAGES
+    from dietcl.files import IMAGES, MANIFEST
     from dietcl.streams.manifest import read_facts
     from dietcl.streams.place import is_remote
-    from dietcl.streams.preparation import MANIFEST, QUARANTINE
+    from dietcl.streams.quarantine import QUARANTINE
 
     manifest = out / MANIFEST
     if not manifest.is_file():
         return []
     found = [manifest, out / QUARANTINE, manifest.with_name(f"{manifest.stem}.index")]
     is_read = not is_remote(path) and out.resolve() in (Path(path).resolve(), *Path(path).resolve().parents)
-    if read_facts(manifest).root == "." and not is_read:
+    facts = read_facts(manifest)
+    if facts.source is not None and facts.root == "." and not is_read:
         found += [out / IMAGES, *(file for file in out.iterdir() if re.fullmatch(r"images-\d{5}\.tar", file.name))]
     return [file for file in found if file.exists()]

@@ -1,6 +1,7 @@
 """`dietcl data pack`: resize every image of a manifest once and store it for random access."""
 
 import json
+import shlex
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,19 +50,28 @@ def main(arguments: list[str]) -> int:
     if options.fresh and (out / ".packing").is_dir():
         shutil.rmtree(out / ".packing")
         for path in out.glob("images*"):
-            path.unlink()
+            if path.is_file():
+                path.unlink()
     console = Console(stderr=True)
+    if (out / ".packing").is_dir():
+        console.print(f"{out}: going on where an earlier packing stopped", markup=False, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("packing")
-        packed = pack(
-            options.manifest, out, options.packing, lambda done, total: bar.update(task, completed=done, total=total)
-        )
+        task = bar.add_task("packing", total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        try:
+            packed = pack(options.manifest, out, options.packing, advance)
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on in {out}", markup=False, soft_wrap=True)
+            raise SystemExit(130) from None
     if options.json:
         print(json.dumps({**asdict(packed), "manifest": str(packed.manifest)}))
         return 0
     print(f"{packed.kept:,} images in {packed.bytes / 2**20:,.0f} MB: {packed.manifest}")
     if packed.bad:
         print(f"{packed.bad:,} images cannot be read and were left out: {out / 'quarantine.csv'}")
-    print(f"next: dietcl train --stream {packed.manifest}")
+    print(f"next: dietcl train --stream {shlex.quote(str(packed.manifest))}")
     return 0

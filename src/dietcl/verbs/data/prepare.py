@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dietcl.errors import UserError
-from dietcl.verbs.data import take_first
+from dietcl.errors import UserError, reason
+from dietcl.verbs.data import flags, take_first
 from dietcl.verbs.data.earlier import replaced
 from dietcl.verbs.options import gather, parse
 
@@ -33,7 +34,6 @@ out and listed in quarantine.csv. The kind of data is recognized, or named by --
 there are; name it, or PATH, and ask for --help again:"""
 
 PROGRAM = "dietcl data prepare PATH [--kind KIND]"
-FLAGS = ("-h", "--help", "--fresh", "--check", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,10 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Find the kind, parse its options, prepare the data and say what came of it."""
-    path, rest = take_first(arguments, FLAGS)
-    kind, rest = _take_kind(rest)
     from dietcl.streams.sources.readers import READERS
 
+    path, rest = take_first(arguments, flags(Options, *READERS.values()))
+    kind, rest = _take_kind(rest)
     description = "\n".join([DESCRIPTION, *(f"  {name:<17}{_summary(reader)}" for name, reader in READERS.items())])
     if not path and not kind and {"-h", "--help"} & set(rest):
         parse(Options(), ["--help"], PROGRAM, description)
@@ -110,7 +110,7 @@ def _recognized(path: str) -> "type[Reader]":
 @contextlib.contextmanager
 def _reachable(path: str) -> Iterator[None]:
     """Make a sentence of what file systems, near and far, raise when something cannot be reached."""
-    from dietcl.streams.place import is_remote, reason
+    from dietcl.streams.place import is_remote
 
     try:
         yield
@@ -174,9 +174,10 @@ def _title(path: str, is_file: bool) -> str:
 
 def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
     """Return what came of it as plain values."""
+    from dietcl.streams.checking import remarks
     from dietcl.streams.index import open_manifest
     from dietcl.streams.manifest import read_facts
-    from dietcl.streams.preparation import QUARANTINE
+    from dietcl.streams.quarantine import QUARANTINE
 
     index = open_manifest(prepared.manifest)
     return {
@@ -184,6 +185,7 @@ def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
         "kind": reader.name,
         "images": prepared.kept,
         **counts(index),
+        "remarks": remarks(index),
         "problems": dict(sorted(prepared.problems.items(), key=lambda entry: -entry[1])),
         "quarantine": str(prepared.manifest.with_name(QUARANTINE)),
         "hash": index.hash,
@@ -227,16 +229,10 @@ def _show(facts: dict[str, Any]) -> None:
     console.print(table)
     manifest = facts["manifest"]
     lines = [f"listed in: {facts['quarantine']}"] if left_out else []
-    stream = f"{manifest}{_cut(facts)}"
+    stream = shlex.quote(manifest)
+    lines += facts["remarks"]
     lines += [f"manifest: {manifest}", f"next: dietcl data show {stream}", f"      dietcl train --stream {stream}"]
     console.print("\n".join(lines), soft_wrap=True, markup=False)
-
-
-def _cut(facts: dict[str, Any]) -> str:
-    """Return the options without which the stream could not be cut."""
-    if facts["says"]["recipe"] != "class" or facts["classes"] >= facts["says"]["time_steps"]:
-        return ""
-    return f" --time-steps {facts['classes']}" if facts["classes"] > 1 else " --recipe data"
 
 
 def _of(what: Any, known: int, count: int, name: str) -> str:

@@ -9,7 +9,7 @@ import tyro
 from dietcl.errors import UserError
 from dietcl.files import default_cache, make_folder
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.data import take_first
+from dietcl.verbs.data import flags, take_first
 from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, own_options, parse
 
 DESCRIPTION = """Draw a stream: contact.png (training images by class and time step), label-rate.png and classes.png.
@@ -22,7 +22,6 @@ Examples:
 STREAM comes first: a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip)."""
 
 PROGRAM = "dietcl data show STREAM"
-FLAGS = ("-h", "--help", "--at-least-one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Cut the stream and draw it."""
-    name, rest = take_first(arguments, FLAGS)
+    name, rest = take_first(arguments, flags(Options, Recipe))
     flat = tyro.conf.arg(name="")
     if not name:
         fields: list[tuple[str, Any, Any]] = [("recipe", Annotated[Recipe, flat], Recipe())]

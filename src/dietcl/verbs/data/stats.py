@@ -11,7 +11,7 @@ from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.data import take_first
+from dietcl.verbs.data import flags, take_first
 from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, own_options, parse
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ Examples:
 
 STREAM is a manifest (.parquet), a pack (.zip) or a built-in stream. A manifest is cut as it says itself unless options
 say otherwise. With --check the exit code is 1 if anything differs from what was published."""
-FLAGS = ("-h", "--help", "--at-least-one", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Show:
 
 def main(arguments: list[str]) -> int:
     """Print the statistics of one stream."""
-    stream, rest = take_first(arguments, FLAGS)
+    stream, rest = take_first(arguments, flags(Show, Recipe))
     if not stream and not {"-h", "--help"} & set(rest):
         raise UserError("data stats: there is no STREAM; give a manifest (.parquet) or a built-in stream first")
     source = open_source(stream) if stream else None
