@@ -5,6 +5,7 @@ import os
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,10 +16,13 @@ from dietcl.engine.loop import learn
 from dietcl.engine.search import Silent
 from dietcl.run import open_stream
 from dietcl.streams.manifest import write_manifest
+from dietcl.streams.packer import pack
+from dietcl.streams.packing import Packing
 from dietcl.verbs.train import parse_run
 
 EARLY, LATE, QUICK_LATE = 5, 200, 40
-METHODS = ("dietcl", "er")
+# What learns, and how its images are packed.
+CASES: tuple[tuple[str, Literal["raw", "jpeg"]], ...] = (("dietcl", "raw"), ("er", "jpeg"))
 IMAGES = 60  # a time step
 CLASSES = 10
 UPDATES = 4  # a time step
@@ -30,19 +34,22 @@ def run(quick: bool) -> list[Figure]:
     late = QUICK_LATE if quick else LATE
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        manifest = _write(Path(folder), late)
-        for method in METHODS:
-            memory, times = _learn(manifest, method, late, rounds=4 if quick else 30)
+        manifest = _write(Path(folder) / "source", late)
+        for method, form in CASES:
+            packed = pack(manifest, Path(folder) / form, Packing(side=32, format=form)).manifest
+            memory, times = _learn(packed, method, late, rounds=4 if quick else 30)
+            name = f"{method}, {form}"
             figures += [
-                Figure(f"{method}: memory after {EARLY} time steps", memory[EARLY], "MB"),
-                Figure(f"{method}: growth until {late}", memory[late] - memory[EARLY], "MB", at_most=50),
-                Figure(f"{method}: time per update at {late} over {EARLY}", times, "x", at_most=1.05),
+                Figure(f"{name}: memory after {EARLY} time steps", memory[EARLY], "MB"),
+                Figure(f"{name}: growth until {late}", memory[late] - memory[EARLY], "MB", at_most=50),
+                Figure(f"{name}: time per update at {late} over {EARLY}", times, "x", at_most=1.05),
             ]
     return figures
 
 
 def _write(folder: Path, time_steps: int) -> Path:
     """Write noise with a class's own brightness."""
+    folder.mkdir()
     generator = np.random.default_rng(0)
     count = IMAGES * time_steps
     label = generator.integers(CLASSES, size=count)

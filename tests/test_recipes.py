@@ -289,3 +289,12 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_a_stream_without_training_images_is_refused() -> None:
     with pytest.raises(UserError, match="no training images"):
         deal(make_index([0, 1], split=[TEST, TEST]), Recipe(recipe="data", time_steps=1), 0)
+
+
+def test_more_pairs_of_classes_and_time_steps_than_32_bits_count() -> None:
+    classes = 1_000_000
+    label = np.arange(0, classes, 5000)
+    wide = make_index(np.r_[label, label], np.arange(2 * len(label)), classes=classes)
+    narrow = make_index(np.r_[label, label] // 5000, np.arange(2 * len(label)))
+    recipe = Recipe(recipe="time", time_steps=4000, label_rate=0.5)
+    assert deal(wide, recipe, 3).labeled.tolist() == deal(narrow, recipe, 3).labeled.tolist()

@@ -166,6 +166,7 @@ def test_images_that_flickr_has_lost_go_to_the_quarantine(release: Path) -> None
         (TIMES, 10**400, "the time is not a number"),
         (LOCATIONS, 3, "the location is not a path"),
         (LOCATIONS, " \n", "the location is not a path"),
+        (LOCATIONS, "a" * 5000, "the location is not a path"),
         (LOCATIONS, "\ud800.jpg", "the location is not a path"),
         (LOCATIONS, "../../secret.jpg", "the path leads outside the folder: dataset/images/../../secret.jpg"),
     ],

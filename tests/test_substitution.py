@@ -1,5 +1,6 @@
 """An image that cannot be read: another of its draw stands in, the same in every run, and too many stop the run."""
 
+import io
 import json
 import uuid
 from collections.abc import Iterator
@@ -361,3 +362,50 @@ def test_a_store_that_cannot_be_reached_at_all(manifest: Path, tmp_path: Path) -
     stream = build_stream("far", index, config.recipe, 0)
     with pytest.raises(UserError, match=r"images cannot be read.*memory://nobody/here/class \d/\d+\.png: cannot be"):
         list(learn(assemble(config, stream, index, CPU, Notes())))
+
+
+class Hiccups:
+    """A far store that fails for a while."""
+
+    def __init__(self, times: int, error: Exception) -> None:
+        self.times, self.error, self.asked = times, error, 0
+
+    def __call__(self, files: Any, starts: Any, ends: Any) -> list[Any]:
+        self.asked += 1
+        good = io.BytesIO()
+        Image.fromarray(np.full((8, 8, 3), 9, np.uint8)).save(good, "PNG")
+        return [self.error if i == 0 and self.asked <= self.times else good.getvalue() for i in range(len(files))]
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "asked", "is_bad"),
+    [
+        (1, ConnectionResetError("reset"), 2, False),
+        (2, TimeoutError("slow"), 3, False),
+        (9, ConnectionResetError("reset"), 3, True),
+        (9, FileNotFoundError("gone"), 1, True),  # asking again would not help
+    ],
+)
+def test_a_hiccup_of_a_far_store_makes_no_image_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, error: Exception, asked: int, is_bad: bool
+) -> None:
+    columns: Any = {"id": ["a", "b"], "file": ["a.png", "b.png"], "offset": [-1, -1], "label": ["x", "x"]}
+    columns |= {"time": [0.0, 0.0], "split": ["train", "train"]}
+    index = open_manifest(write_manifest(tmp_path / "m.parquet", columns, Facts(root="memory://store")))
+    monkeypatch.setattr("dietcl.streams.storage._PAUSES", (0.0, 0.0))
+    store = Hiccups(times, error)
+    monkeypatch.setattr(Place, "read_many", lambda self, *arguments: store(*arguments))
+    storage = Storage(index, 8)
+    storage.read(np.arange(2))
+    assert (store.asked, bool(storage.bad)) == (asked, is_bad)
+
+
+def test_a_far_store_that_is_away_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns: Any = {"id": ["a", "b"], "file": ["a.png", "b.png"], "offset": [-1, -1], "label": ["x", "x"]}
+    columns |= {"time": [0.0, 0.0], "split": ["train", "train"]}
+    index = open_manifest(write_manifest(tmp_path / "m.parquet", columns, Facts(root="memory://store")))
+    monkeypatch.setattr("dietcl.streams.storage._PAUSES", ())
+    away = [ConnectionRefusedError("refused")] * 2
+    monkeypatch.setattr(Place, "read_many", lambda self, *arguments: away)
+    with pytest.raises(UserError, match=r"memory://store: cannot be reached \(refused\); give the same command"):
+        Storage(index, 8).read(np.arange(2))

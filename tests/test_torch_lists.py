@@ -290,7 +290,7 @@ PIECES = [
 ]
 
 
-@settings(deadline=None, max_examples=3000)
+@settings(deadline=None, max_examples=400)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), is_list=st.booleans())
 def test_whatever_is_taken_for_a_list_is_one_for_python_too(pieces: list[bytes], is_list: bool) -> None:
     pickled = b"\x80\x04" + (b"](" + b"".join(pieces) + b"e." if is_list else b"".join(pieces) + b".")
@@ -301,7 +301,7 @@ def test_whatever_is_taken_for_a_list_is_one_for_python_too(pieces: list[bytes],
         assert same(found, expected)
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=300)
 @given(expected=lists(), protocol=st.integers(2, 5), data=st.data())
 def test_bytes_that_were_hit_break_nothing(expected: list[Any], protocol: int, data: st.DataObject) -> None:
     pickled = bytearray(pickle.dumps(expected, protocol))

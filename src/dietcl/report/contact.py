@@ -147,6 +147,7 @@ class _Board:
         tall = (rows * height + bottom) * self._pitch
         self._head, self._foot = 0.95, 0.45
         whole = tall + self._head + self._foot
+        self._crossed = 0  # images that cannot be read
         self.figure = Figure(figsize=(width + 0.3, whole))
         self.axes = self.figure.add_axes(
             (0.15 / (width + 0.3), self._foot / whole, width / (width + 0.3), tall / whole)
@@ -176,6 +177,7 @@ class _Board:
                 tile = thumbnail(images.pixels(number, _TILE), _TILE)
                 self.axes.imshow(tile, extent=(x, x + width, y + width, y), aspect="auto", interpolation="antialiased")
             except Unreadable:
+                self._crossed += 1
                 self.axes.add_patch(Rectangle((x, y), width, width, facecolor="#F3F4F6", edgecolor="none"))
                 cross: Any = {"color": WRONG, "lw": 1.2, "solid_capstyle": "butt"}
                 self.axes.plot([x, x + width], [y, y + width], **cross)
@@ -210,6 +212,8 @@ class _Board:
         look: Any = {"fill": False, "edgecolor": _FRAME, "lw": 2.2, "transform": self.figure.transFigure}
         self.figure.add_artist(Rectangle(box, side / width, side / height, **look))
         words = f"the label is revealed (such an image is shown where there is one); {CAPTION}"
+        if self._crossed:
+            words += f"; crossed out: {self._crossed} images that cannot be read"
         lines = textwrap.fill(words, max(40, int(width * 13)))
         self.figure.text(left + 0.22 / width, middle, lines, fontsize=8.5, color=QUIET, va="center")
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.values import whole_numbers
+from dietcl.streams.whole import whole_numbers
 
 SCHEMA = pa.schema(
     [

@@ -63,7 +63,7 @@ class Preparation:
         self._copies: Copies | None = None
 
     def suggest(self, *, recipe: str, time_steps: int, cut: str = "count") -> None:
-        """Say, before the first row, how the stream is best cut."""
+        """Say how the stream is best cut; the last word before the end counts."""
         self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
 
     @property

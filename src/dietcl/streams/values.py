@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dietcl.streams.whole import MOST, whole_numbers
+
 # One value for all rows, or one a row.
 Values: TypeAlias = str | Sequence[Any] | npt.NDArray[Any] | Any | None  # the last one stands for Arrow arrays
 Faults = dict[int, str]
 _EXIF_DATE = re.compile(r"^(\d{4}):(\d\d):(?=\d\d\b)")  # 2020:02:01, as cameras write it
-_WHOLE = 2**53  # up to here, doubles tell whole numbers from each other
 
 
 def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
@@ -47,20 +48,12 @@ def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
             found.append(_utf8(value))
         elif isinstance(value, int | np.integer) and not isinstance(value, bool):
             found.append(str(value))
-        elif isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _WHOLE:
+        elif isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= MOST:
             found.append(str(int(value)))
         else:
             found.append(None)
             faults[row] = f"the label is neither a string nor a whole number (it is {type(value).__name__})"
     return pa.array(found, pa.string()), faults
-
-
-def whole_numbers(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return floats as the whole numbers that they were before one was missing (NaN: null), and which are none."""
-    found = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    with np.errstate(invalid="ignore"):
-        is_whole = (np.abs(found) <= _WHOLE) & (found == np.floor(found))
-    return pa.array(np.where(is_whole, found, 0).astype(np.int64), mask=~is_whole), ~is_whole & ~np.isnan(found)
 
 
 def times(values: Values, count: int) -> tuple[pa.Array, Faults]:

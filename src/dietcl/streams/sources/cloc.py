@@ -17,6 +17,7 @@ from dietcl.streams.sources.torch_lists import open_list
 
 LOCATIONS, LABELS, TIMES = "train_store_loc.torchSave", "train_labels.torchSave", "train_time.torchSave"
 VALIDATION = "yfcc100m_metadata_with_labels_usedDataRatio0.05_t110000_t250_valid_files_2004To2014_compact_val.csv"
+LONGEST = 4096  # characters of a path
 COLUMNS = 5  # of the validation table: label, date, time, user or cell, path
 
 
@@ -150,8 +151,8 @@ def _number(value: Any) -> float:
 
 
 def _location(value: Any) -> str | None:
-    """Return a path without the line end that comes with it in the release, or None for what is no text."""
-    if not isinstance(value, str):
+    """Return a path without the line end that comes with it in the release, or None for what is none."""
+    if not isinstance(value, str) or len(value) > LONGEST:
         return None
     try:
         value.encode()

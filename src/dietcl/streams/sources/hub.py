@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dietcl.streams.sources.folder import SPLITS
-from dietcl.streams.values import whole_numbers
+from dietcl.streams.whole import whole_numbers
 
 METADATA = b"huggingface"
 
