@@ -43,6 +43,12 @@ def test_the_suggested_cut_reveals_labels(
     assert (facts.recipe, facts.time_steps, facts.label_rate) == expected
 
 
+def test_a_published_rate_that_reveals_anything_stays(tmp_path: Path) -> None:
+    labels = ["often"] * 400 + [f"rare {i}" for i in range(300)]
+    facts = facts_of(tmp_path, labels, recipe="time", time_steps=20, label_rate=0.05)
+    assert (facts.recipe, facts.time_steps, facts.label_rate) == ("time", 20, 0.05)
+
+
 def test_a_cut_by_time_counts_a_class_in_a_time_step(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, ["a", "b"] * 200, recipe="time", time_steps=10)  # 20 of each
     assert (facts.recipe, facts.time_steps, facts.label_rate) == ("time", 10, 0.05)

@@ -72,7 +72,7 @@ def test_a_pack_is_prepared_as_any_other_kind_of_data(tmp_path):
     cached = Strips(path=tmp_path / "pack.zip").prepare(tmp_path / "cache")
     index = open_manifest(made.manifest)
     assert index.hash == open_manifest(cached).hash == PACK
-    assert read_facts(made.manifest).recipe == "class"
+    assert read_facts(made.manifest).recipe == "data"  # it has one class only
     assert (
         np.load(tmp_path / "out" / "images.npy") == np.concatenate([images[3:], images[:3]])
     ).all()  # test/ is first

@@ -19,6 +19,7 @@ from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST, make_folder, scratch
 from dietcl.parallel import cores
 from dietcl.streams.copies import Copies
+from dietcl.streams.cuts import workable
 from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside
 from dietcl.streams.place import Place
 from dietcl.streams.quarantine import QUARANTINE, Quarantine
@@ -29,7 +30,6 @@ from dietcl.streams.verifier import Verifier
 Verify = Literal["decode", "none"]
 Progress = Callable[[int, int | None], None]  # images done, images in all if that is known
 NOT_AN_IMAGE = "not an image by its name"
-_RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Preparation:
@@ -56,6 +56,7 @@ class Preparation:
         self._folder = self._work.enter_context(scratch(self.out))
         self._quarantine = Quarantine(self._folder / QUARANTINE)
         self._labels: Counter[str | None] = Counter()  # of training images
+        self._is_published = False
         self._prints: list[npt.NDArray[np.uint64]] = []
         self._origins: list[tuple[str | None, npt.NDArray[np.uint32] | None]] = []  # table and rows, beside the prints
         self._pool = ThreadPoolExecutor(cores())
@@ -65,6 +66,10 @@ class Preparation:
     def suggest(self, *, recipe: str, time_steps: int, cut: str = "count") -> None:
         """Say how the stream is best cut; the last word before the end counts."""
         self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
+
+    def keep_cut(self) -> None:
+        """Say that the stream is cut as it was published, even where few images would make that a poor cut."""
+        self._is_published = True
 
     @property
     def problems(self) -> Counter[str]:
@@ -157,7 +162,8 @@ class Preparation:
         if self._copies is not None:
             self._copies.close()
         if self.kept:
-            self._writer.facts = self._final_facts()
+            facts = replace(self._facts, root=self._root())
+            self._writer.facts = facts if self._is_published else workable(facts, self._labels)
             self._writer.__exit__(None)
             self._drop_repeated()
         self._quarantine.close()
@@ -188,22 +194,6 @@ class Preparation:
             return file
         rest = pc.utf8_slice_codeunits(file, len(inside))
         return pc.if_else(pc.starts_with(file, inside), rest, file)
-
-    def _final_facts(self) -> Facts:
-        """Return facts by which the stream can be cut: not into more time steps than classes, nor without a label.
-
-        Where labels are missing, the data is sparse by itself and all that are known are revealed.
-        """
-        known = sorted(count for label, count in self._labels.items() if label is not None)
-        facts = replace(self._facts, root=self._root())
-        if facts.recipe == "class" and len(known) < facts.time_steps:
-            facts = replace(facts, time_steps=len(known)) if len(known) > 1 else replace(facts, recipe="data")
-        if not known:
-            return facts
-        steps = 1 if facts.recipe == "class" else facts.time_steps
-        usual = known[len(known) // 2] / steps  # images of a class in a time step
-        rates = [rate for rate in _RATES if rate >= facts.label_rate and rate * usual >= 1]
-        return replace(facts, label_rate=1.0 if self._labels[None] else min([*rates, 1.0]))
 
     @cached_property
     def _writer(self) -> Writer:

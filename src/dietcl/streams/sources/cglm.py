@@ -39,6 +39,7 @@ class Cglm:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over both tables; test images of classes without a training image stay, and count as wrong."""
+        rows.keep_cut()
         if name:
             raise UserError(f"{rows.place.path(name)}: a file; give the folder with train.txt and test.txt")
         for file in TABLES:

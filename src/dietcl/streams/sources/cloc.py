@@ -41,6 +41,7 @@ class Cloc:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over the lists in slices, in their order, and then the validation table as test images."""
+        rows.keep_cut()
         place = rows.place
         below = None if name else _lists(place)
         if below is None:

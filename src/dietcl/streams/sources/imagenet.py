@@ -51,6 +51,7 @@ class ImageNet10k:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over all images of the classes that ImageNet-1k lacks; those of the validation folder are for tests."""
+        rows.keep_cut()
         layout = None if name else _layout(rows.place)
         if layout is None:
             raise UserError(
@@ -98,6 +99,7 @@ class ImageNet2k:
 
     def read(self, name: str, rows: Preparation) -> None:
         """Hand over what the order files list, or else the classes chosen by the seed."""
+        rows.keep_cut()
         if name:
             raise UserError(f"{rows.place.path(name)}: a file; give the folder that holds it")
         order = _order(rows.place)
