@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,9 +15,19 @@ Part = int | str
 
 def number(*key: Part) -> int:
     """Return 64 bits that depend on every part of the key and on nothing else."""
-    # A numpy integer counts as the number it is, and a text is never taken for a number.
-    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{int(part)}" for part in key)
+    text = f"{_start(key[:-1])}{_word(key[-1])}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=64)
+def _start(key: tuple[Part, ...]) -> str:
+    """Write all parts of a key but the last, which is often all that differs from the key before."""
+    return "".join(f"{_word(part)}\x1f" for part in key)
+
+
+def _word(part: Part) -> str:
+    # A numpy integer counts as the number it is, and a text is never taken for a number.
+    return f"str:{part}" if isinstance(part, str) else f"int:{int(part)}"
 
 
 def numpy_generator(*key: Part) -> "np.random.Generator":

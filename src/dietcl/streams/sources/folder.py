@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import NOT_AN_IMAGE, Preparation
+from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.holdout import check_share, holdout
 
 SUFFIXES = frozenset([".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"])
@@ -57,7 +58,8 @@ class Folder:
     ) -> Iterator[tuple[str, str | None, int | None, str]]:
         for path in paths:
             *folders, image = PurePosixPath(path).parts
-            if any(part.startswith(".") for part in (*folders, image)) or path.startswith("manifest."):
+            is_ours = path.startswith("manifest.") or path == QUARANTINE
+            if is_ours or any(part.startswith(".") for part in (*folders, image)):
                 continue
             if not _is_text(path):
                 rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
