@@ -268,11 +268,11 @@ def test_the_page_says_where_the_budget_went(many: tuple[Run, ...], page: str) -
     assert line is not None
     assert line[1].endswith("<span>labeled 51,</span> <span>solve 42,</span> <span>features 7 %, …</span></td>")
     numbers = re.findall(r"<td>([^<]*)", line[1])
-    # Spent, passes, seconds, wait and stand-ins (of which these runs tell nothing), state.
-    assert numbers[-6:] == ["59.1", "3,780", "12", "–", "–", "1.2"]
+    # Spent, passes, seconds, wait (of which these runs tell nothing), state.
+    assert numbers[-5:] == ["59.1", "3,780", "12", "–", "1.2"]
     titles = re.findall(r"<th[^>]*><abbr[^>]*>([^<]*)</abbr>", page)
-    costs = ["Spent (%)", "Passes", "Time (s)", "Data wait (%)", "Stand-ins", "State (MB)", "Where it went"]
-    assert titles[-7:] == costs
+    costs = ["Spent (%)", "Passes", "Time (s)", "Data wait (%)", "State (MB)", "Where it went"]
+    assert titles[-6:] == costs
 
 
 def test_the_page_of_many_methods_says_how_to_read_it(many: tuple[Run, ...], page: str, tmp_path: Path) -> None:

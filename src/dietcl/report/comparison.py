@@ -11,12 +11,15 @@ from dietcl.report.style import FEW
 from dietcl.report.tables import comparison_rows, paired_rows
 
 _WHERE = "Where it went"
+# Stand-ins are rare: a notice says so where there are any.
+_STAND_INS = next(column for column in COLUMNS if column.key == "substituted")
+_SHOWN = tuple(column for column in COLUMNS if column is not _STAND_INS)
 _WORDS = {
     "Stream": "the whole sequence of images, few of which carry a label; it arrives in time steps",
     "Time step": "one arrival of data; each may spend the same budget",
     "Update": "one change of the model's weights, made from one batch of images",
     "Pass": "one image forward and backward through the whole network: the unit in which computation is counted",
-    **{column.title: column.meaning for column in COLUMNS},
+    **{column.title: column.meaning for column in _SHOWN},
     _WHERE: "the passes by purpose, in percent of all that were spent; the largest three",
 }
 
@@ -29,9 +32,12 @@ def comparison(entries: Sequence[Entry]) -> Iterator[str]:
         if why is not None:
             where = f"after {done} of {steps} time steps" if done else "before its first time step was over"
             yield f'<p class="notice"><b>{escape(entry.label)}</b> ended {where}: {escape(why)}</p>'
+        if entry.run.total("substituted") > 0:
+            count = f"{entry.run.total('substituted'):,.0f}"
+            yield f'<p class="notice"><b>{escape(entry.label)}</b>: {count} {_STAND_INS.meaning}</p>'
     rows = comparison_rows(runs)
     several = any(len(row["runs"]) > 1 for row in rows)
-    heads = "".join(f'<th><abbr title="{escape(column.meaning)}">{column.title}</abbr></th>' for column in COLUMNS)
+    heads = "".join(f'<th><abbr title="{escape(column.meaning)}">{column.title}</abbr></th>' for column in _SHOWN)
     yield '<div class="card scroll" tabindex="0" role="region" aria-label="Comparison of the runs">'
     yield '<table class="dense"><thead><tr>'
     # What all share stands above the table already, and the room is needed.
@@ -44,7 +50,7 @@ def comparison(entries: Sequence[Entry]) -> Iterator[str]:
         yield f'<tr><th scope="row">{swatch(place, firsts[place])}{escape(row["label"])}</th>'
         yield "".join(f'<td class="text">{escape(row[key])}</td>' for key in differing)
         yield f"<td>{len(row['runs'])}</td>" if several else ""
-        yield "".join(f"<td>{_with_quiet_spread(cell(row, column))}</td>" for column in COLUMNS)
+        yield "".join(f"<td>{_with_quiet_spread(cell(row, column))}</td>" for column in _SHOWN)
         yield f'<td class="text where">{_unbroken(where_it_went(row["purposes"]))}</td></tr>'
     spread = "one standard deviation over seeds (a single run: one standard error)" if several else "one standard error"
     yield '</tbody></table></div><p class="small">Accuracies in percent, forgetting and backward transfer in points, '
