@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 from PIL import Image
 
@@ -27,7 +28,6 @@ from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
 from prepared import rows
 
-s3fs = pytest.importorskip("s3fs")
 BUCKET = "photos"
 
 
