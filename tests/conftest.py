@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dietcl.streams import packer
+from packs import make_source
 from tiny import write_blobs
 
 torch.set_num_threads(1)
@@ -25,3 +27,14 @@ def cache() -> Iterator[Path]:
 def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of the blob stream."""
     return write_blobs(tmp_path_factory.mktemp("blobs"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer, "SHARD", 7)
+    monkeypatch.setattr(packer, "_AT_ONCE", 3)
