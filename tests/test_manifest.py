@@ -309,3 +309,24 @@ def test_manifests_of_one_name_do_not_share_a_cached_index(tmp_path: Path, monke
     assert "cow" in found[0].classes
     assert "pig" in found[1].classes
     assert found[0].root != found[1].root
+
+
+@pytest.mark.parametrize(
+    ("facts", "root"), [("[]", "."), ('"x"', "."), ('{"nonsense": 1}', "."), ("{", "."), ('{"root": "sub"}', "sub")]
+)
+def test_what_a_manifest_says_about_itself_may_be_nonsense(tmp_path: Path, facts: str, root: str) -> None:
+    table = pa.table(COLUMNS)
+    with pq.ParquetWriter(tmp_path / "m.parquet", table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"dietcl": facts})
+    assert open_manifest(tmp_path / "m.parquet").root == tmp_path / root
+
+
+@pytest.mark.parametrize("root", ["5", "null", '["s3://x"]'])
+def test_a_root_that_is_no_text_is_refused_in_one_sentence(tmp_path: Path, root: str) -> None:
+    table = pa.table(COLUMNS)
+    with pq.ParquetWriter(tmp_path / "m.parquet", table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"dietcl": f'{{"root": {root}}}'})
+    with pytest.raises(UserError, match=r"m\.parquet: says that its files lie in .*; prepare the data again"):
+        open_manifest(tmp_path / "m.parquet")

@@ -50,9 +50,14 @@ def read_facts(path: Path) -> Facts:
     """Return what a manifest says about itself; one that says nothing gets the defaults."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
-        return Facts(**json.loads(metadata.get(_FACTS, b"{}")))
+        facts = Facts(**json.loads(metadata.get(_FACTS, b"{}")))
     except (pa.ArrowException, OSError, ValueError, TypeError):
         return Facts()  # whoever opens it will say what is wrong with it
+    if not isinstance(facts.root, str):
+        raise UserError(
+            f"{path}: says that its files lie in {facts.root!r}, which is no folder; prepare the data again"
+        )
+    return facts
 
 
 class Writer:
