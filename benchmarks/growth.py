@@ -13,6 +13,7 @@ import torch
 from benchmarks.figure import Figure
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.loop import learn
+from dietcl.engine.position import Position
 from dietcl.engine.search import Silent
 from dietcl.run import open_stream
 from dietcl.streams.manifest import write_manifest
@@ -84,7 +85,8 @@ def _learn(manifest: Path, method: str, late: int, rounds: int) -> tuple[dict[in
     seconds: dict[int, list[float]] = {EARLY: [], late: []}
     for _ in range(rounds):
         for t, learner in learners.items():
-            next(learn(learner, finished=t - 1))
+            learner.position = Position(finished=t - 1)
+            next(learn(learner))
             assert isinstance(learner.witness, _Watch)
             seconds[t].append(learner.witness.seconds)
     return memory, statistics.median(seconds[late]) / statistics.median(seconds[EARLY])

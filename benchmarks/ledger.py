@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.figure import Figure
 from dietcl.engine.learner import assemble
-from dietcl.engine.loop import backward
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.search import Silent
+from dietcl.engine.stretches import backward
 from dietcl.methods.base import Phase
 from dietcl.run import open_stream
 from dietcl.streams.augment import make_batch

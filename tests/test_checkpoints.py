@@ -149,11 +149,10 @@ def test_a_failed_write_leaves_the_old_file(known, tmp_path, monkeypatch):
     save_weights(known, path, {})
     before = path.read_bytes()
 
-    def fail(state, target, metadata):
-        Path(target).write_bytes(b"half a file")
+    def fail(descriptor):
         raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoints, "save_file", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         save_weights(fresh(), path, {})
     assert path.read_bytes() == before

@@ -144,13 +144,15 @@ def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
-    while not (tmp_path / "run/checkpoint").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "run/checkpoints").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert "goes on" in " ".join(said.split())
-    assert dietcl(*arguments, cwd=tmp_path).returncode == 0
+    assert child.returncode == 75
+    assert "run: saved; the same command goes on from here" in " ".join(said.split())
+    again = dietcl(*arguments, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "run: going on in time step 2, after update" in again.stderr
     assert (tmp_path / "run/finished").is_file()
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
 from dietcl.engine.net import Unmetered
+from dietcl.engine.position import Position
 from dietcl.methods.base import Method, Phase, Reserve, Sweep, Term
 from dietcl.streams.sampler import Mix
 from tiny import tiny_config, tiny_learner
-from watching import Notes, equal, run_through, weights
+from watching import Notes, equal, hand_over, run_through, weights
 
 
 class Toy(Method):
@@ -93,11 +93,11 @@ def test_a_method_may_use_every_hook_and_go_on_from_a_checkpoint(blobs, tmp_path
     stopped = toy_learner(blobs)
     for t in learn(stopped):
         if t == 2:
-            checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
             break
     resumed = toy_learner(blobs)
-    assert checkpoint.load(resumed, tmp_path / "checkpoint") == checkpoint.Progress(2, 0)
-    for _ in learn(resumed, finished=2):
+    assert hand_over(stopped, resumed, tmp_path / "checkpoint") == 17
+    assert resumed.position == stopped.position == Position(finished=2, pace=stopped.position.pace)
+    for _ in learn(resumed):
         pass
     assert equal(weights(resumed), weights(whole))
     assert equal(resumed.method.scale.state_dict(), whole.method.scale.state_dict())
@@ -119,7 +119,10 @@ class Wants(Toy):
 
     def gather(self, net, sweep, part):
         net.features(part.images, "walk")
-        self.gathered += len(part)
+        return {"images": torch.tensor(len(part))}
+
+    def absorb(self, net, sweep, gathered):
+        self.gathered += int(gathered["images"])
 
     def end_step(self, net, step):
         pass
@@ -180,7 +183,7 @@ def test_a_fresh_phase_begins_from_the_first_weights_if_an_update_fits(blobs):
 
 def test_turns_have_moments_of_their_own(blobs):
     class Turns(Wants):
-        def turn(self, key, pools):
+        def turn(self, net, key, pools):
             assert pools.keys() == {"labeled"}
             return "odd" if key[3] % 2 else "even"
 
@@ -268,6 +271,5 @@ def test_a_method_may_make_its_modules_from_its_state(blobs, tmp_path):
     first, second = toy_learner(blobs), toy_learner(blobs)
     first.method, second.method = Late(Toy.Config()), Late(Toy.Config())
     next(learn(first))
-    checkpoint.save(first, tmp_path / "checkpoint", checkpoint.Progress(1, 0))
-    checkpoint.load(second, tmp_path / "checkpoint")
+    hand_over(first, second, tmp_path / "checkpoint")
     assert equal(first.method.scale.state_dict(), second.method.scale.state_dict())

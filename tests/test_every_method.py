@@ -10,13 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS, describe
 from dietcl.streams.augment import normalize
 from dietcl.streams.recipes import Recipe
 from tiny import AMPLE, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from watching import equal, hand_over, run_through, updates_of, weights
 
 BUDGETS = st.one_of(
     st.floats(0.01, 5).map(lambda updates: f"{updates:.3f}"),
@@ -129,10 +128,9 @@ def test_options_that_change_what_is_kept_go_on_from_a_checkpoint(blobs, tmp_pat
     run_through(whole)
     run = learn(stopped)
     next(run), next(run)
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
+    hand_over(stopped, resumed, tmp_path / "checkpoint")
     assert equal(resumed.method.state(), stopped.method.state())
-    assert list(learn(resumed, finished=2)) == [3]
+    assert list(learn(resumed)) == [3]
     assert equal(weights(resumed), weights(whole))
     assert equal(resumed.method.state(), whole.method.state())
     assert (resumed.counts.loss_sum == whole.counts.loss_sum).all()

@@ -13,7 +13,7 @@ from dietcl.streams.batch import Part
 from fixed import compare, fixed_batch, fixed_learner
 from plain import plain_cross_entropy, plain_logits
 from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from watching import equal, run_through, take_in, updates_of, weights
 
 SWEEPS = {"ewc": "fisher", "mas": "importance"}
 METHODS = pytest.mark.parametrize("method", SWEEPS)
@@ -51,7 +51,7 @@ def pair_of(learner):
 def learn_step(learner, parts):
     """Do what a time step does after its last update."""
     for part in parts:
-        learner.method.gather(learner.net, Sweep(name=learner.method.sweep, pool="labeled"), part)
+        take_in(learner, Sweep(name=learner.method.sweep, pool="labeled"), part)
     learner.method.end_step(learner.net, learner.stream.steps[1])
 
 
@@ -232,8 +232,9 @@ def test_a_partial_pass_gives_the_mean_over_what_was_seen(blobs, method, budget,
     seen, gather = [], learner.method.gather
 
     def watch(net, sweep, part):
-        gather(net, sweep, part)
+        gathered = gather(net, sweep, part)
         seen.append(part)
+        return gathered
 
     learner.method.gather = watch
     next(learn(learner))

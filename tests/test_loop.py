@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.engine import checkpoint
-from dietcl.engine.loop import NotFinite, backward, learn
+from dietcl.engine import snapshot
+from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine.loop import learn
+from dietcl.engine.stretches import backward
+from dietcl.errors import NotFinite
 from dietcl.methods import METHODS, method_class
 from dietcl.run import execute
 from dietcl.streams.augment import make_batch
@@ -160,7 +163,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_time_step(bl
     assert stopped["event"] == "stopped"
     assert "time step 2, phase joint, update 3" in stopped["reason"]
     kept = tiny_learner(config)
-    assert checkpoint.load(kept, tmp_path / "run/checkpoint").finished == 1
+    saved, _ = Checkpoints(tmp_path / "run/checkpoints", keep=2).load()
+    snapshot.restore(kept, saved)
+    assert kept.position.finished == 1
     assert equal(weights(kept), weights(reference))
     monkeypatch.undo()
     execute(config, tmp_path / "run", device="cpu", progress=lambda t, fraction: None)
@@ -174,7 +179,7 @@ def test_a_rate_far_too_high_is_stopped(blobs, tmp_path):
     config = replace(config, training=replace(config.training, lr=100, head_lr=100))
     with pytest.raises(NotFinite, match="time step 1, phase joint"):
         execute(config, tmp_path / "run", device="cpu", progress=lambda t, fraction: None)
-    assert checkpoint.newest(tmp_path / "run/checkpoint") is None
+    assert not Checkpoints(tmp_path / "run/checkpoints", keep=2)
 
 
 def test_weights_that_are_not_finite_never_become_a_checkpoint(blobs, tmp_path, monkeypatch):

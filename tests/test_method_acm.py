@@ -9,7 +9,7 @@ from dietcl.streams.augment import normalize
 from fixed import fixed_learner, part
 from plain import plain_encoder
 from tiny import tiny_config, tiny_learner
-from watching import run_through, weights
+from watching import run_through, take_in, weights
 
 
 def test_one_neighbor_recalls_every_label_of_the_stream(blobs):
@@ -25,7 +25,7 @@ def test_predictions_equal_a_plain_vote(blobs, neighbors):
     learner = fixed_learner(blobs, "acm", neighbors=neighbors)
     parts = [part("labeled", [1, 3, 3, 4], 1), part("labeled", [0, 2, 4, 1, 1], 2)]
     for each in parts:
-        learner.method.gather(learner.net, Sweep(name="features", pool="labeled"), each)
+        take_in(learner, Sweep(name="features", pool="labeled"), each)
     labels = [label for each in parts for label in each.labels.tolist()]
     query = part("labeled", [0] * 8, 3).images
 

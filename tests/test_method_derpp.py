@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dietcl.engine import checkpoint
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.base import Phase, Reserve, Sweep
@@ -18,7 +17,7 @@ from dietcl.streams.mix import Mix
 from fixed import compare, fixed_batch, fixed_learner, part
 from plain import plain_cross_entropy, plain_logits
 from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from watching import equal, hand_over, run_through, updates_of, weights
 
 
 def random_logits(seed, width):
@@ -202,9 +201,8 @@ def test_what_is_stored_survives_a_restart(blobs, tmp_path):
     for t in learn(stopped):
         if t == 2:
             break
-    checkpoint.save(stopped, tmp_path / "checkpoint", checkpoint.Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    assert [*learn(resumed, finished=2)] == [3]
+    hand_over(stopped, resumed, tmp_path / "checkpoint")
+    assert [*learn(resumed)] == [3]
     assert equal(weights(resumed), weights(whole))
     for name, values in whole.method.state().items():
         assert torch.equal(values.nan_to_num(-1), resumed.method.state()[name].nan_to_num(-1))

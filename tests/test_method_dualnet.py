@@ -15,7 +15,7 @@ from dietcl.methods.pieces.fast_branch import forward_flops
 from fixed import CURRENT, KEY, compare, fixed_batch, fixed_learner, losses_of, nudge, part
 from plain import plain_cross_entropy, plain_divergence, plain_dual_logits, plain_views
 from tiny import tiny_config, tiny_learner
-from watching import paid, run_through, updates_of
+from watching import paid, run_through, take_in, updates_of
 
 WIDTH = 6
 NEVER = 1e-12  # as a probability of labeled cycles
@@ -136,7 +136,7 @@ def test_hand_values_of_the_divergence():
 def test_the_divergence_vanishes_with_its_gradient_where_the_network_says_what_is_stored(learner_of):
     learner, batch = learner_of(threshold=1.0), fixed_batch(labeled=None)
     view = replace(batch.memory, images=batch.memory.view("replay"))
-    learner.method.gather(learner.net, Sweep(name="soft targets", pool="labeled"), view)
+    take_in(learner, Sweep(name="soft targets", pool="labeled"), view)
     assert len(learner.method._soft) == 5
     term = losses_of(learner, at(batch, 4))["soft targets"]
     term.value.backward()

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.budget.cost import cost_model
-from dietcl.engine import checkpoint
-from dietcl.engine.checkpoint import Progress
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.l2p import L2P
@@ -17,7 +15,7 @@ from dietcl.methods.pieces.prompts import PromptPool
 from fixed import CURRENT, compare, fixed_batch, fixed_learner
 from plain import plain_block, plain_cross_entropy, plain_encoder, plain_patches
 from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of
+from watching import equal, hand_over, run_through, updates_of
 
 
 def plain_prompted(images, prompts, weights):
@@ -228,9 +226,8 @@ def test_l2p_goes_on_from_a_checkpoint(blobs, tmp_path, frozen):
     for t in learn(stopped):
         if t == 2:
             break
-    checkpoint.save(stopped, tmp_path / "checkpoint", Progress(2, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
-    for _ in learn(resumed, finished=2):
+    hand_over(stopped, resumed, tmp_path / "checkpoint")
+    for _ in learn(resumed):
         pass
     assert equal(dict(resumed.network.state_dict()), dict(whole.network.state_dict()))
     prompts = (learner.method.modules()["prompts"].state_dict() for learner in (whole, resumed))

@@ -10,7 +10,7 @@ from dietcl.methods.base import Sweep
 from fixed import fixed_learner, part
 from plain import plain_encoder
 from tiny import tiny_config, tiny_learner
-from watching import run_through, weights
+from watching import run_through, take_in, weights
 
 SWEEP = Sweep(name="means", pool="labeled")
 
@@ -19,7 +19,7 @@ def gathered(blobs, *parts):
     learner = fixed_learner(blobs, "ncm")
     learner.method.begin_step(learner.net, learner.stream.steps[1])
     for each in parts:
-        learner.method.gather(learner.net, SWEEP, each)
+        take_in(learner, SWEEP, each)
     return learner
 
 
@@ -50,7 +50,7 @@ def test_two_images_by_hand(blobs):
         return torch.tensor([features[name] + [0.0] * 94], dtype=torch.float64)
 
     learner.net.features = lambda images, purpose: torch.cat([feature(name) for name in images])
-    learner.method.gather(learner.net, SWEEP, replace(part("labeled", [2, 2], 1), images=["a", "b"]))
+    take_in(learner, SWEEP, replace(part("labeled", [2, 2], 1), images=["a", "b"]))
     # The mean is (4, 2), so the cosine with (1, 0) is 4 / √20.
     scores = learner.method.predict(learner.net, ["query"])
     assert scores[0].tolist() == pytest.approx([-10, -10, 10 * 4 / 20**0.5, -10, -10])

@@ -15,7 +15,7 @@ from dietcl.streams.mix import Mix
 from fixed import compare, fixed_batch, fixed_learner, part
 from plain import plain_cross_entropy, plain_encoder, plain_logits
 from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, weights
+from watching import equal, run_through, take_in, weights
 
 SWEEP = Sweep(name="features", pool="labeled")
 PARTS = (([1, 3, 3, 4], 1), ([0, 2, 4, 1, 1], 2), ([0, 0, 2], 4))
@@ -55,8 +55,8 @@ def test_what_is_learned_in_turn_is_the_ridge_solution_of_all_labels_at_once(blo
     seen, labels = [], []
     for classes, seed in PARTS:
         each = part("labeled", classes, seed)
-        method.gather(learner.net, SWEEP, each.take(slice(0, 2)))
-        method.gather(learner.net, SWEEP, each.take(slice(2, None)))
+        take_in(learner, SWEEP, each.take(slice(0, 2)))
+        take_in(learner, SWEEP, each.take(slice(2, None)))
         method.end_step(learner.net, learner.stream.steps[1])
         seen.append(plain_rows(learner, each.images))
         labels += classes
@@ -88,7 +88,7 @@ def test_the_penalty_is_chosen_on_a_fifth_of_the_stored_labels(blobs, random_fea
     first, second = part("labeled", [0, 1, 2, 3, 4, 0, 1, 2], 1), part("labeled", [4, 3, 2, 1, 0, 4, 3], 2)
     rows, labels = np.zeros((0, random_features)), []
     for each, held_out in ((first, 2), (second, 2)):  # of eight and of seven
-        method.gather(learner.net, SWEEP, each)
+        take_in(learner, SWEEP, each)
         method.end_step(learner.net, learner.stream.steps[1])
         rows = np.concatenate([rows, plain_rows(learner, each.images)])
         labels += each.labels.tolist()
@@ -215,7 +215,7 @@ def test_a_penalty_that_cannot_be_chosen_stays(blobs):
     choice = fit_flops(4, 40, False, 1, 5)
     net.pay = lambda purpose, flops: flops < choice and pay(purpose, flops)
     each = part("labeled", [1, 3, 3, 4], 1)
-    method.gather(net, SWEEP, each)
+    take_in(learner, SWEEP, each)
     method.end_step(net, learner.stream.steps[1])
     assert method.penalty == 1.0
     *_, wanted = plain_ridge(plain_rows(learner, each.images), [1, 3, 3, 4], 5, 1.0)
@@ -229,7 +229,7 @@ def test_a_solve_that_does_not_fit_leaves_the_former_head_and_is_made_up_for(blo
         method, net, ledger = learner.method, learner.net, learner.ledger
         method.projection.double()
         for number, (classes, seed) in enumerate(PARTS):
-            method.gather(net, SWEEP, part("labeled", classes, seed))
+            take_in(learner, SWEEP, part("labeled", classes, seed))
             before = method.weight
             if poor and number == 1:  # nothing is left after the features
                 ledger.charge("elsewhere", "train", int(ledger.remaining))
@@ -264,7 +264,7 @@ def test_a_single_label_is_enough(blobs):
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     with learner.ledger.free(), torch.no_grad():
         assert learner.method.predict(learner.net, images).tolist() == [[0] * 5] * 2
-    learner.method.gather(learner.net, SWEEP, part("labeled", [3], 1))
+    take_in(learner, SWEEP, part("labeled", [3], 1))
     learner.method.end_step(learner.net, learner.stream.steps[1])
     with learner.ledger.free(), torch.no_grad():
         assert learner.method.predict(learner.net, images).argmax(1).tolist() == [3, 3]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dietcl.config import Pretraining
-from dietcl.engine import checkpoint
+from dietcl.engine.checkpoint import Checkpoints
 from dietcl.engine.pretrain import pretrain
 from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
@@ -20,8 +20,8 @@ def nothing(fraction, loss):
     pass
 
 
-def run(blobs, folder, config=CONFIG, progress=nothing, model=MODEL):
-    return pretrain(model, config, open_manifest(blobs), folder, torch.device("cpu"), progress).state_dict()
+def run(blobs, folder, config=CONFIG, progress=nothing, model=MODEL, **options):
+    return pretrain(model, config, open_manifest(blobs), folder, torch.device("cpu"), progress, **options).state_dict()
 
 
 @pytest.mark.parametrize("stop_after", [1, 3, 5, 7])
@@ -60,7 +60,7 @@ def test_weights_that_are_not_finite_are_not_kept(blobs, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", spoil)
     with pytest.raises(UserError, match=r"a weight is not finite after update 0; .*another --out"):
         run(blobs, tmp_path / "out", Pretraining(updates=1, batch=8))
-    assert checkpoint.newest(tmp_path / "out/checkpoint") is None
+    assert not Checkpoints(tmp_path / "out/checkpoints", keep=2)
 
 
 def test_a_damaged_configuration_is_named(blobs, tmp_path):
@@ -70,10 +70,18 @@ def test_a_damaged_configuration_is_named(blobs, tmp_path):
         run(blobs, tmp_path / "out")
 
 
-def test_a_damaged_checkpoint_is_named(blobs, tmp_path):
-    run(blobs, tmp_path / "out")
-    (tmp_path / "out/checkpoint/network.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="the checkpoint is damaged"):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(blobs, tmp_path):
+    whole = run(blobs, tmp_path / "out")
+    before, last = sorted((tmp_path / "out/checkpoints").iterdir())
+    last.write_bytes(last.read_bytes()[:-1])
+    said, made = [], []
+    again = run(blobs, tmp_path / "out", progress=lambda fraction, loss: made.append(fraction), say=said.append)
+    assert len(made) == 1  # after update 6, the checkpoint before the last
+    assert last.name in said[0]
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    for path in (tmp_path / "out/checkpoints").glob("0*"):
+        path.write_bytes(b"torn")
+    with pytest.raises(UserError, match="none of the checkpoints is whole"):
         run(blobs, tmp_path / "out")
 
 

@@ -15,14 +15,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import dietcl.run
-from dietcl.engine import checkpoint
-from dietcl.engine.checkpoint import Progress
+import dietcl.run_folder
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
-from dietcl.methods import METHODS, method_class
+from dietcl.files import LOCK
 from dietcl.report import write_report
 from dietcl.run import execute, is_finished
-from tiny import AMPLE, tiny_config, tiny_learner, write_blobs
+from tiny import tiny_config, tiny_learner, write_blobs
+from watching import hand_over
 
 CLOCK = {"seconds", "data_wait"}
 
@@ -87,26 +87,6 @@ def test_a_run_may_be_interrupted_again_and_again(config, uninterrupted, tmp_pat
             run(config, tmp_path / "run", interrupt(t, 0.6))
     run(config, tmp_path / "run")
     assert outcome(tmp_path / "run") == uninterrupted
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if method_class(name).learns == "stream"])
-def test_every_method_goes_on_from_a_checkpoint(blobs, tmp_path, method):
-    config = tiny_config(blobs, method, budget=AMPLE.get(method, "2"))
-    whole, stopped, resumed = (tiny_learner(config) for _ in range(3))
-    for _ in learn(whole):
-        pass
-    for t in learn(stopped):
-        if t == 2:
-            break
-    checkpoint.save(stopped, tmp_path / "checkpoint", Progress(2, 17))
-    assert checkpoint.load(resumed, tmp_path / "checkpoint") == Progress(2, 17)
-    for _ in learn(resumed, finished=2):
-        pass
-    end = resumed.network.state_dict()
-    assert all(torch.equal(value, end[name]) for name, value in whole.network.state_dict().items())
-    for name, values in vars(whole.counts).items():
-        assert (values == getattr(resumed.counts, name)).all()
-    assert resumed.ledger.receipts() == whole.ledger.receipts()
 
 
 CHILD = """
@@ -174,62 +154,6 @@ def test_another_configuration_in_the_folder_is_refused_and_its_differences_name
     assert (tmp_path / "run/config.json").read_text() == before
 
 
-# The checkpoint itself.
-
-
-@pytest.fixture(scope="module")
-def saved(config, tmp_path_factory):
-    """A learner after its first time step."""
-    learner = tiny_learner(config)
-    next(learn(learner))
-    return learner
-
-
-def test_a_crash_while_saving_leaves_the_last_checkpoint(config, saved, tmp_path, monkeypatch):
-    place = tmp_path / "checkpoint"
-    checkpoint.save(saved, place, Progress(1, 10))
-
-    def crash(*_, **__):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(checkpoint.np, "savez", crash)
-    with pytest.raises(OSError, match="disk full"):
-        checkpoint.save(saved, place, Progress(2, 20))
-    monkeypatch.undo()
-    assert checkpoint.load(tiny_learner(config), place) == Progress(1, 10)
-
-
-@pytest.mark.parametrize("survivors", [{"old"}, {"old", "partial"}])
-def test_a_crash_between_the_renames_leaves_the_last_checkpoint(config, saved, tmp_path, survivors):
-    place = tmp_path / "checkpoint"
-    checkpoint.save(saved, place, Progress(1, 10))
-    place.rename(tmp_path / "checkpoint.old")
-    if "partial" in survivors:
-        (tmp_path / "checkpoint.partial").mkdir()
-    assert checkpoint.load(tiny_learner(config), place) == Progress(1, 10)
-    checkpoint.save(saved, place, Progress(2, 20))
-    assert checkpoint.load(tiny_learner(config), place) == Progress(2, 20)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_the_only_good_checkpoint_is_never_removed_before_the_next_has_its_name(saved, tmp_path, monkeypatch):
-    place = tmp_path / "checkpoint"
-    for survivor in ("checkpoint", "checkpoint.old"):
-        checkpoint.save(saved, place, Progress(1, 10))
-        place.rename(tmp_path / survivor)
-        rename, good = Path.rename, []
-
-        def watch(path, target, rename=rename, good=good):
-            if path.name.endswith("partial"):
-                good.append(checkpoint.newest(place) is not None)
-            return rename(path, target)
-
-        monkeypatch.setattr(Path, "rename", watch)
-        checkpoint.save(saved, place, Progress(2, 20))
-        monkeypatch.undo()
-        assert good == [True]
-
-
 def test_a_checkpoint_before_any_label_can_be_loaded(config, tmp_path):
     stream = tiny_learner(config).stream
     none = np.zeros(0, np.int64)
@@ -237,13 +161,8 @@ def test_a_checkpoint_before_any_label_can_be_loaded(config, tmp_path):
     late = replace(stream, steps=(first, *stream.steps[1:]))
     learner, resumed = tiny_learner(config, late), tiny_learner(config, late)
     next(learn(learner))
-    checkpoint.save(learner, tmp_path / "checkpoint", Progress(1, 0))
-    checkpoint.load(resumed, tmp_path / "checkpoint")
+    hand_over(learner, resumed, tmp_path / "checkpoint")
     assert resumed.network.head.classes == 0
-
-
-def test_there_may_be_no_checkpoint(config, tmp_path):
-    assert checkpoint.load(tiny_learner(config), tmp_path / "checkpoint") is None
 
 
 # Where a run was stopped after its last time step, or its stream was changed.
@@ -295,34 +214,22 @@ def test_a_crash_while_emptying_the_folder_leaves_nothing_that_another_run_could
         removed.append(path)
         raise OSError("killed")
 
-    monkeypatch.setattr(dietcl.run.shutil, "rmtree", crash)
+    monkeypatch.setattr(dietcl.run_folder.shutil, "rmtree", crash)
     with pytest.raises(OSError, match="killed"):
         run(other, tmp_path / "run", fresh=True)
     monkeypatch.undo()
-    assert removed == [tmp_path / "run/checkpoint"]
+    assert removed == [tmp_path / "run/checkpoints"]
     assert not is_finished(tmp_path / "run")
     with pytest.raises(UserError, match="seed"):
         run(other, tmp_path / "run")
 
 
-@pytest.mark.parametrize("left", ["finished", "checkpoint"])
+@pytest.mark.parametrize("left", ["finished", "checkpoints"])
 def test_a_run_without_its_configuration_is_not_continued(config, tmp_path, left):
     run(config, tmp_path / "run")
     for name in {"config.json", "finished"} - {left}:
         (tmp_path / "run" / name).unlink()
     with pytest.raises(UserError, match=r"without its config\.json"):
-        run(config, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [("progress.json", "{}"), ("progress.json", "[]"), ("counts.npz", "torn"), ("network.safetensors", "torn")],
-)
-def test_a_damaged_checkpoint_is_named(config, tmp_path, file, content):
-    with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "run", interrupt(2, 0.3))
-    (tmp_path / "run/checkpoint" / file).write_text(content)
-    with pytest.raises(UserError, match="the checkpoint is damaged"):
         run(config, tmp_path / "run")
 
 
@@ -339,7 +246,7 @@ def test_fresh_leaves_what_others_put_beside_the_run(config, uninterrupted, tmp_
 def test_every_file_of_a_run_is_known_to_whoever_empties_it(config, tmp_path):
     run(config, tmp_path / "run")
     write_report([tmp_path / "run"], tmp_path / "run")
-    assert {path.name for path in (tmp_path / "run").iterdir()} <= set(dietcl.run._OWN)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {*dietcl.run_folder._OWN, LOCK}
 
 
 def test_fresh_never_removes_a_folder_that_is_no_run(config, tmp_path):

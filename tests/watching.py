@@ -1,13 +1,18 @@
 """Running a tiny learner to its end while watching it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from dietcl.budget.receipts import Item, StepReceipt
-from dietcl.engine import loop
+from dietcl.engine import snapshot
+from dietcl.engine import stretches as engine_stretches
+from dietcl.engine.checkpoint import Checkpoints
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
-from dietcl.methods.base import Method, Stretch
+from dietcl.methods.base import Method, Stretch, Sweep
+from dietcl.streams.batch import Part
 from dietcl.streams.stream import TimeStep
 
 Event = dict[str, object]
@@ -47,7 +52,7 @@ def updates_of(learner: Learner) -> list[Event]:
     """Learn the whole stream with every update logged; returns those events."""
     learner.witness = notes = Notes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "LOG_EVERY", 1)
+        patch.setattr(engine_stretches, "LOG_EVERY", 1)
         run_through(learner)
     return notes.of("update")
 
@@ -73,3 +78,18 @@ def weights(learner: Learner) -> dict[str, torch.Tensor]:
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Tell whether two sets of weights agree bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def hand_over(stopped: Learner, resumed: Learner, folder: Path) -> int:
+    """Bring a fresh learner to where another one stands, through a checkpoint; returns the journal's length in it."""
+    checkpoints = Checkpoints(folder, keep=2)
+    snapshot.save(stopped, checkpoints, 17)
+    saved, damages = checkpoints.load()
+    assert saved is not None
+    assert not damages
+    return snapshot.restore(resumed, saved)
+
+
+def take_in(learner: Learner, sweep: Sweep, part: Part) -> None:
+    """Show the method a part of a sweep."""
+    learner.method.absorb(learner.net, sweep, learner.method.gather(learner.net, sweep, part))

@@ -1,5 +1,6 @@
 """Where what can be made again is kept, and writing that never leaves half a file."""
 
+import errno
 import hashlib
 import json
 import os
@@ -11,10 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 # What a folder of prepared images holds.
 MANIFEST, IMAGES = "manifest.parquet", "images.npy"
+LOCK = ".lock"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def default_cache() -> Path:
@@ -24,9 +32,54 @@ def default_cache() -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON beside its place and rename it there."""
+    write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file beside its place, sync it and rename it there; a full disk gets its room back."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names of a folder's files outlive a loss of power, where the system knows how."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only process that writes a folder; the lock ends with the process, in whatever way that ends."""
+    if fcntl is None:
+        yield
+        return
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise UserError(
+                f"{folder}: {holder} is at work in it; wait for its end, stop it, or choose another --out"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
 
 
 def make_folder(path: Path, advice: str = "choose another --out") -> Path:
@@ -42,6 +95,20 @@ def digest(path: Path) -> str:
     """Return a hash of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextmanager
+def room(folder: Path) -> Iterator[None]:
+    """Turn a full disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise UserError(
+            f"{folder}: cannot be written ({reason(error)}); make room and give the same command again, "
+            "it goes on from the last checkpoint"
+        ) from None
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """A limit within a budget: how much one stretch of work may take, and how far it is."""
 
 import math
-from typing import TYPE_CHECKING
-
-from dietcl.budget.receipts import Account
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dietcl.budget.ledger import Ledger
@@ -12,30 +10,38 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 
 
-class Allotment:
-    """A limit on one stretch of work, such as a phase; made by `Ledger.allot`."""
+class Terms(NamedTuple):
+    """Passes and seconds that a stretch of work may take, and what the time step had spent before it began."""
 
-    def __init__(self, ledger: "Ledger", account: Account, passes: float, seconds: float) -> None:
-        self.passes = passes
-        self.seconds = seconds
+    passes: float
+    seconds: float
+    spent_before: float
+    elapsed_before: float
+
+
+class Allotment:
+    """A limit on one stretch of work, such as a phase; made by `Ledger.allot`, or from the terms of an earlier one."""
+
+    def __init__(self, ledger: "Ledger", terms: Terms) -> None:
+        self.terms = terms
+        self.passes, self.seconds = terms.passes, terms.seconds
         self._ledger = ledger
-        self._account = account
-        self._spent_before = account.spent
-        self._elapsed_before = ledger.elapsed
 
     @property
     def fraction(self) -> float:
         """How much of the allotment is gone, in passes or in time, whichever is more; from 0 to 1."""
-        spent = self._account.spent - self._spent_before
-        elapsed = self._ledger.elapsed - self._elapsed_before
+        spent, elapsed = self._gone
         return max(fraction(spent, self.passes), fraction(elapsed, self.seconds))
 
     def affords(self, passes: float, seconds: float = 0.0) -> bool:
         """Tell whether the work fits both the allotment and the ledger."""
-        spent = self._account.spent - self._spent_before
-        elapsed = self._ledger.elapsed - self._elapsed_before
+        spent, elapsed = self._gone
         is_within = fits(spent + passes, self.passes) and fits(elapsed + seconds, self.seconds)
         return is_within and self._ledger.affords(passes, seconds)
+
+    @property
+    def _gone(self) -> tuple[float, float]:
+        return self._ledger.spent - self.terms.spent_before, self._ledger.elapsed - self.terms.elapsed_before
 
 
 def fits(total: float, limit: float) -> bool:

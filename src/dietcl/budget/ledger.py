@@ -8,26 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from dietcl.budget.allotment import TOLERANCE, Allotment, fits, fraction, part
-from dietcl.budget.cost import PROMPTED, CostModel, Operation
+from dietcl.budget.allotment import TOLERANCE, Allotment, Terms, fits, fraction, part
+from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.prices import Accounting, Prices
 from dietcl.budget.receipts import Account, Item, StepReceipt, plain
 from dietcl.budget.units import Budget
 
-Accounting = Literal["images", "flops"]
-
-# What the `images` price list says; operations that are not named cost their FLOPs in both lists.
-_PER_IMAGE: dict[Operation, float] = {
-    "train": 1.0,
-    "importance": 1.0,
-    "reconstruct": 1.0,
-    "prompt": 1.0,
-    "prompt_train": 1.0,
-    "forward": 1 / 3,
-    "prompt_forward": 1 / 3,
-    "reconstruct_forward": 1 / 3,
-}
+# What was asked of the ledger while it took notes: room for so many passes if there is no purpose, or a charge.
+Note = tuple[str | None, str, int, float, float]
 
 
 class Overdraft(Exception):
@@ -44,13 +34,16 @@ class Ledger:
         batch: int,
         cost: CostModel,
         clock: Callable[[], float] = time.monotonic,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
+        """`tick` is called before the clock's time must be that of this moment."""
         self.budget = budget
         self.accounting = accounting
         self.batch = batch
         self.cost = cost
         self.unit: Literal["passes", "seconds"] = "seconds" if budget.unit == "seconds" else "passes"
         self._clock = clock
+        self.tick = tick
         self._t = self._classes = 0
         self._receipts: list[StepReceipt] = []
         self._search = Account()
@@ -59,7 +52,8 @@ class Ledger:
         self._paused_at: float | None = None
         self._is_free = False
         self._in_update = False
-        self._held_passes = 0.0
+        self._held_passes = self._most_seconds = 0.0
+        self._notes: list[Note] | None = None
         self.pass_seconds = 0.0  # how long a pass took of late
 
     def open(self, t: int, classes: int, spans: int = 1) -> None:
@@ -67,15 +61,15 @@ class Ledger:
         if self._step is not None:
             raise RuntimeError(f"Time step {self._t} is still open: close() it before opening {t}.")
         self._t, self._classes, self._spans = t, classes, spans
-        self._pass_flops = self.cost.pass_flops(classes)
+        self._prices = Prices(self.accounting, self.cost, classes)
         self._amount = math.inf  # in passes
         if self.budget.unit == "updates":
             self._amount = spans * self.budget.amount * self.batch
         elif self.budget.unit == "flops":
-            self._amount = spans * self.budget.amount / self._pass_flops
+            self._amount = spans * self.budget.amount / self._prices.pass_flops
         self._seconds = spans * self.budget.amount if self.unit == "seconds" else math.inf
-        self._prices = {(name, 0): self._price(name, 0) for name in get_args(Operation) if name not in PROMPTED}
         self._step = Account()
+        self.tick()
         self._started = self._clock()
 
     def charge(self, purpose: str, operation: Operation, images: int, *, prompts: int = 0) -> None:
@@ -83,29 +77,29 @@ class Ledger:
         if self._is_free and self._step is None:
             return
         self._require_open()
-        key = (operation, prompts)
-        if key not in self._prices:
-            self._prices[key] = self._price(operation, prompts)
-        price, flops = self._prices[key]
+        price, flops = self._prices.of(operation, prompts)
         self._book(purpose, operation, images, images * price, images * flops)
 
     def require(self, operation: Operation, images: int) -> None:
         """Raise Overdraft unless the operation on so many images fits; for work that is booked in several charges."""
         self._require_open()
-        if not self._is_free:
-            self._refuse(operation, images * self._prices[operation, 0][0])
+        passes = images * self._prices.of(operation)[0]
+        if self._notes is not None:
+            self._notes.append((None, operation, images, passes, 0.0))
+        elif not self._is_free:
+            self._refuse(operation, passes)
 
     def charge_flops(self, purpose: str, operation: str, flops: float, images: int = 0) -> None:
         """Book work that is no pass of images, such as a closed-form solve, or raise Overdraft."""
         if self._is_free and self._step is None:
             return
         self._require_open()
-        self._book(purpose, operation, images, flops / self._pass_flops, flops)
+        self._book(purpose, operation, images, flops / self._prices.pass_flops, flops)
 
     def price(self, operation: Operation) -> float:
         """Return the passes that the operation costs for one image in this time step."""
         self._require_open()
-        return self._prices[operation, 0][0]
+        return self._prices.of(operation)[0]
 
     @property
     def is_free(self) -> bool:
@@ -116,20 +110,37 @@ class Ledger:
     def pass_flops(self) -> int:
         """FLOPs of one pass in this time step."""
         self._require_open()
-        return self._pass_flops
+        return self._prices.pass_flops
 
     @contextmanager
-    def hold(self, passes: float, leave: float = 0.0) -> Iterator[None]:
-        """Keep back so much from all that is spent inside, but at most half of what remains, and leave some passes.
+    def noting(self) -> Iterator[list[Note]]:
+        """Take notes of what is charged instead of booking it; `settle` books it later, here and in other processes."""
+        notes: list[Note] = []
+        self._notes = notes
+        try:
+            yield notes
+        finally:
+            self._notes = None
+
+    def settle(self, notes: Iterable[Note]) -> None:
+        """Book what was noted as if it were charged now; Overdraft at the first note that does not fit."""
+        for purpose, operation, images, passes, flops in notes:
+            if purpose is not None:
+                self._book(purpose, operation, images, passes, flops)
+            elif not self._is_free:
+                self._refuse(operation, passes)
+
+    def hold(self, passes: float, leave: float = 0.0) -> None:
+        """Keep back so much until `release`, but at most half of what remains, and leave some passes.
 
         Under a budget in seconds it is as much time as so many passes take at the pace so far.
         """
         self._most_seconds = self.remaining_seconds / 2
         self._held_passes = min(passes, self.remaining / 2, max(0.0, self.remaining - leave))
-        try:
-            yield
-        finally:
-            self._held_passes = 0.0
+
+    def release(self) -> None:
+        """Give back what `hold` kept."""
+        self._held_passes = self._most_seconds = 0.0
 
     @property
     def _held_seconds(self) -> float:
@@ -145,7 +156,7 @@ class Ledger:
         receipt = StepReceipt(
             t=self._t,
             classes=self._classes,
-            pass_flops=self._pass_flops,
+            pass_flops=self._prices.pass_flops,
             budget=budget,
             spent=spent,
             unused=unused,
@@ -167,6 +178,11 @@ class Ledger:
         step = self._require_open()
         left = self._amount - step.spent - self._held_passes
         return left if left > self._amount * TOLERANCE or left == math.inf else 0.0
+
+    @property
+    def now(self) -> float:
+        """The clock's time."""
+        return self._clock()
 
     @property
     def elapsed(self) -> float:
@@ -197,7 +213,7 @@ class Ledger:
     def allot(self, share: float = 1.0, updates: float = math.inf) -> Allotment:
         """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
         passes = min(part(share, self.remaining), updates * self.batch)
-        return Allotment(self, self._require_open(), passes, part(share, self.remaining_seconds))
+        return Allotment(self, Terms(passes, part(share, self.remaining_seconds), self.spent, self.elapsed))
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -247,7 +263,7 @@ class Ledger:
             # Only a budget in seconds needs the time; elsewhere it would make equal runs differ.
             elapsed = self.elapsed if self.unit == "seconds" else 0.0
             step = {"t": self._t, "classes": self._classes, "spans": self._spans, "elapsed": elapsed}
-            step["account"] = account
+            step |= {"account": account, "held": [self._held_passes, self._most_seconds]}
         receipts = [plain(receipt) for receipt in self._receipts]
         pace = self.pass_seconds if self.unit == "seconds" else 0.0
         return {"receipts": receipts, "search": self._search.state(), "step": step, "pass_seconds": pace}
@@ -265,17 +281,14 @@ class Ledger:
             self.open(step["t"], step["classes"], step["spans"])
             self._step = Account.from_state(step["account"])
             self._started -= step["elapsed"]
-
-    def _price(self, operation: Operation, prompts: int) -> tuple[float, int]:
-        """Return the passes and the FLOPs of the operation for one image."""
-        flops = self.cost.flops(operation, self._classes, prompts)
-        passes = flops / self._pass_flops
-        return (_PER_IMAGE.get(operation, passes) if self.accounting == "images" else passes), flops
+            self._held_passes, self._most_seconds = step["held"]
 
     def _book(self, purpose: str, operation: str, images: int, passes: float, flops: float) -> None:
         if images < 0 or not flops >= 0:
             raise ValueError(f"A charge cannot be negative: {operation} of {images} images, {flops} FLOPs.")
-        if self._is_free:
+        if self._notes is not None:
+            self._notes.append((purpose, operation, images, passes, flops))
+        elif self._is_free:
             self._require_open().book("evaluation", operation, images, 0.0, 0.0)
         else:
             self._refuse(operation, passes)
@@ -288,13 +301,15 @@ class Ledger:
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
-        if self._paused_at is not None:
+        if self._paused_at is not None or self._step is None:
             yield
             return
+        self.tick()
         self._paused_at = self._clock()
         try:
             yield
         finally:
+            self.tick()
             self._started += self._clock() - self._paused_at
             self._paused_at = None
 

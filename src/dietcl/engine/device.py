@@ -6,16 +6,16 @@ from dietcl.errors import UserError
 from dietcl.parallel import cores
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """Return the asked device, or the best one that is there."""
+def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
+    """Return the asked device, or the best one that is there; of several GPUs the one of this number."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there))
-    kind, _, number = name.partition(":")
-    if not available.get(kind, False) or (":" in name and not number.isdigit()):
+        name = next(kind for kind, there in available.items() if there)
+    kind, _, chosen = name.partition(":")
+    if not available.get(kind, False) or (":" in name and not chosen.isdigit()):
         there = ", ".join(kind for kind, there in available.items() if there)
         raise UserError(f"--device {name}: not available here; use auto or one of {there}")
-    return torch.device(name)
+    return torch.device(name if number is None or name != "cuda" else f"cuda:{number}")
 
 
 def set_threads(threads: int | None) -> None:

@@ -1,6 +1,7 @@
 """Evaluation: one pass over the seen test images, kept as integers by time step of origin."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
 from dietcl.engine.net import Net
+from dietcl.engine.world import World
 from dietcl.keys import numpy_generator
 from dietcl.methods.base import Method
 from dietcl.streams.augment import normalize
@@ -17,6 +19,7 @@ from dietcl.streams.loader import Loader
 from dietcl.streams.stream import Stream, TestStep
 
 CHUNK = 256
+Answers = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
 @dataclass
@@ -37,42 +40,67 @@ class Counts:
 class Evaluator:
     """Scores a method on a fixed set of test images, free of charge."""
 
-    def __init__(self, stream: Stream, loader: Loader, ledger: Ledger, test_images: int | None) -> None:
+    def __init__(
+        self, stream: Stream, loader: Loader, ledger: Ledger, test_images: int | None, world: World | None = None
+    ) -> None:
         self.tests = stratified_sample(stream, test_images)
+        self._world = world or World()
         self._loader = loader
         self._ledger = ledger
 
     def measure(self, method: Method, net: Net, counts: Counts, row: int, until: int) -> None:
-        """Fill a row of the counts with the test images of time steps 1 to `until`."""
-        for test in self.tests[:until]:
+        """Fill a row of the counts with the test images of time steps 1 to `until`, shared out to all processes."""
+        tests = self.tests[:until]
+        for test, (predicted, losses) in zip(tests, self._answers(method, net, tests, self._world), strict=True):
             column = test.t - 1
-            predicted, losses = self.predict(method, net, test)
             counts.correct[row, column] = int(((predicted == test.labels) & (test.labels >= 0)).sum())
             counts.count[row, column] = len(test.rows)
             counts.loss_sum[row, column] = float(losses.sum())
 
-    def predict(
-        self, method: Method, net: Net, test: TestStep
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return predicted class numbers (-1 while no class is known) and losses.
+    def predict(self, method: Method, net: Net, test: TestStep) -> Answers:
+        """Return predicted class numbers (-1 while no class is known) and losses, computed by this process alone."""
+        return self._answers(method, net, [test], World())[0]
 
-        A class that is not known yet counts as a uniform guess over the known classes and one more.
-        """
-        predicted = np.full(len(test.rows), -1, np.int64)
-        losses = np.full(len(test.rows), math.log(net.classes + 1))
+    def _answers(self, method: Method, net: Net, tests: Sequence[TestStep], world: World) -> list[Answers]:
+        """Return predicted classes and losses of each time step's test images."""
+        answers = [
+            (np.full(len(test.rows), -1, np.int64), np.full(len(test.rows), _guess(net.classes))) for test in tests
+        ]
         if not net.classes:
-            return predicted, losses
+            return answers
+        chunks = [
+            (number, slice(start, start + CHUNK))
+            for number, test in enumerate(tests)
+            for start in range(0, len(test.rows), CHUNK)
+        ]
+        mine = [*world.mine(chunks)]
+        rows = [tests[number].rows[part] for number, part in mine]
         # Reading the images is free too: under a budget in seconds it would be paid in time.
         with self._ledger.free(), torch.no_grad():
-            parts = [slice(start, start + CHUNK) for start in range(0, len(test.rows), CHUNK)]
-            for part, images in zip(parts, self._loader.read_ahead([test.rows[part] for part in parts]), strict=True):
-                scores = method.predict(net, normalize(images)).float()
-                predicted[part] = scores.argmax(1).cpu().numpy()
-                known = (test.labels[part] >= 0) & (test.labels[part] < net.classes)
-                labels = torch.from_numpy(np.where(known, test.labels[part], 0)).to(scores.device)
-                entropy = F.cross_entropy(scores, labels, reduction="none").double().cpu().numpy()
-                losses[part][known] = entropy[known]
-        return predicted, losses
+            with self._ledger.noting() as notes:
+                found = [
+                    (number, part, *_answer(method, net, images, tests[number].labels[part]))
+                    for (number, part), images in zip(mine, self._loader.read_ahead(rows), strict=True)
+                ]
+            for theirs, noted in world.exchange((found, notes)):
+                self._ledger.settle(noted)
+                for number, part, predicted, losses in theirs:
+                    answers[number][0][part], answers[number][1][part] = predicted, losses
+        return answers
+
+
+def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[np.int64]) -> Answers:
+    """Return predicted classes and losses of a chunk."""
+    scores = method.predict(net, normalize(images)).float()
+    known = (labels >= 0) & (labels < net.classes)
+    targets = torch.from_numpy(np.where(known, labels, 0)).to(scores.device)
+    losses = F.cross_entropy(scores, targets, reduction="none").double().cpu().numpy()
+    return scores.argmax(1).cpu().numpy(), np.where(known, losses, _guess(net.classes))
+
+
+def _guess(classes: int) -> float:
+    """Return the loss of a class that is not known yet: that of a guess among the known classes and one more."""
+    return math.log(classes + 1)
 
 
 def stratified_sample(stream: Stream, size: int | None) -> tuple[TestStep, ...]:

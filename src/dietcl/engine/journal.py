@@ -1,6 +1,7 @@
 """events.jsonl: one JSON object per line, in the order things happened."""
 
 import json
+import os
 from pathlib import Path
 from typing import IO
 
@@ -19,8 +20,9 @@ class Journal:
         self._file.write(json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n")
         self._file.flush()
 
-    def position(self) -> int:
-        """Return the length of the file in bytes."""
+    def sync(self) -> int:
+        """Make sure that all of it outlives a loss of power; returns its length in bytes."""
+        os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:

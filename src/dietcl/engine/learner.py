@@ -1,6 +1,7 @@
 """A learner: a method, its network and all that it learns with, put together from a configuration."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -11,6 +12,8 @@ from dietcl.budget.units import Budget
 from dietcl.config import RunConfig
 from dietcl.engine.evaluate import Counts, Evaluator
 from dietcl.engine.net import Net
+from dietcl.engine.position import Position
+from dietcl.engine.world import World
 from dietcl.methods import method_class
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
@@ -49,8 +52,11 @@ class Learner:
     evaluator: Evaluator
     counts: Counts
     witness: Witness
+    world: World
     origin: str  # where the first weights came from
-    pace: float = 0.0  # seconds that the last update took
+    position: Position = field(default_factory=Position)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    """Those of the phase under way, by whose turn they serve."""
 
     @property
     def device(self) -> torch.device:
@@ -65,14 +71,19 @@ def assemble(
     device: torch.device,
     witness: Witness,
     bad_share: float = BAD_SHARE,
+    world: World | None = None,
 ) -> Learner:
     """Put together a learner that has learned nothing yet."""
+    world = world or World()
     method = method_class(config.method)(config.method_config)
     stream = stream.union() if method.learns == "union" else stream
     network, origin = starting_network(config)
     network.to(device)
     network.head.cosine_scale = method.cosine_scale
-    ledger = Ledger(Budget.parse(config.budget), config.accounting, config.training.batch, cost_model(config.model))
+    budget = Budget.parse(config.budget)
+    # Where time is the budget, all processes must read the same clock to decide alike.
+    clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
+    ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
     loader = Loader(stream, Storage(index, config.model.image_size, bad_share), device)
     net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say)
     method.setup(net)
@@ -84,9 +95,10 @@ def assemble(
         net=net,
         ledger=ledger,
         method=method,
-        evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images),
+        evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images, world),
         counts=Counts.empty(len(stream.tests)),
         witness=witness,
+        world=world,
         origin=origin,
     )
 

@@ -1,182 +1,151 @@
-"""The loop: every time step its phases, every phase its updates, every update its micro-batches."""
+"""The loop: every time step its phases and sweeps, then its evaluation."""
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-
-import torch
+from typing import Literal
 
 from dietcl import keys
-from dietcl.budget.ledger import Overdraft
-from dietcl.engine.evaluate import Counts
+from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Learner
-from dietcl.engine.optimizer import build_optimizer, set_learning_rate
+from dietcl.engine.position import StepPosition
+from dietcl.engine.stretches import run_phase, run_sweep, within_budget
+from dietcl.errors import NotFinite  # noqa: F401
 from dietcl.methods.base import Phase, Stretch, Sweep
 from dietcl.metrics import summarize
-from dietcl.streams.augment import make_batch, plain_part
-from dietcl.streams.batch import Batch
-from dietcl.streams.mix import Mix
-from dietcl.streams.sampler import pools_of, sample, walk
+from dietcl.streams.sampler import pools_of
 from dietcl.streams.stream import TimeStep
 
-LOG_EVERY = 10
 MOST_STRETCHES = 1000  # in a time step; more of them mean that a method never says None
-_ADVICE = "lower --lr or --head-lr; the last finished time step is kept"
+
+Moment = Literal["update", "sweep", "learned", "step"]
+"""After an update, after micro-batches of a sweep, before a time step's evaluation, and after it."""
 
 
-class NotFinite(Exception):
-    """A loss became infinite or not a number; the sentence says where."""
+def learn(learner: Learner) -> Iterator[int]:
+    """Learn what is left of the stream; yields every time step once it is learned and measured."""
+    for moment in advance(learner):
+        if moment == "step":
+            yield learner.position.finished
 
 
-def learn(learner: Learner, finished: int = 0) -> Iterator[int]:
-    """Learn the stream after the finished time steps; yields every time step once it is learned and measured."""
-    for step in [step for step in learner.stream.steps if step.t > finished]:
-        started, waited, substituted = time.perf_counter(), learner.loader.waited, learner.loader.substituted
-        learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
-        learner.ledger.open(step.t, step.seen_classes, step.spans)
-        _announce(learner, step)
-        with _within_budget(learner, "begin_step"):
-            learner.method.begin_step(learner.net, step)
-        curve = _Curve(learner, step)
-        done: tuple[Stretch, ...] = ()
-        updates = 0
-        while stretch := learner.method.next_phase(step, done, learner.ledger.remaining_updates()):
-            if len(done) > MOST_STRETCHES:
-                raise RuntimeError(
-                    f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
-                    "return None when the time step is over, which `done` tells"
-                )
-            with hold(learner, stretch):
-                if isinstance(stretch, Sweep):
-                    run_sweep(learner, step, stretch, len(done))
-                else:
-                    updates += run_phase(learner, step, stretch, len(done), curve)
-            done += (stretch,)
-        with _within_budget(learner, "end_step"):
-            learner.method.end_step(learner.net, step)
-        curve.after_last_update()
-        learning_seconds, data_wait = time.perf_counter() - started, learner.loader.waited - waited
-        until = min(step.t + 1, len(learner.stream.tests))
-        learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
-        receipt = learner.ledger.close()
-        summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
-        learner.witness.event(
-            "step_end",
-            t=step.t,
-            accuracy_mean=_known(summary.accuracy_mean[step.t - 1]),
-            accuracy_pooled=_known(summary.accuracy_pooled[step.t - 1]),
-            updates=updates,
-            spent=receipt.spent,
-            unused=receipt.unused,
-            state_bytes=state_bytes(learner, step, done),
-            seconds=learning_seconds,
-            data_wait=data_wait,
-            substituted=learner.loader.substituted - substituted,
-        )
-        yield step.t
+def advance(learner: Learner) -> Iterator[Moment]:
+    """Learn what is left of the stream; yields whenever a checkpoint could be saved."""
+    for step in [step for step in learner.stream.steps if step.t > learner.position.finished]:
+        if learner.position.step is None:
+            _begin(learner, step)
+        here = learner.position.step
+        assert here is not None
+        watch = _Watch(learner, here)
+        curve = Curve(learner, step, here)
+        while not here.is_learned:
+            if here.stretch is None and not _next_stretch(learner, step, here):
+                break
+            if isinstance(here.stretch, Sweep):
+                for _ in run_sweep(learner, step, here, here.stretch):
+                    watch.note()
+                    yield "sweep"
+            elif here.stretch is not None:
+                for _ in run_phase(learner, step, here, here.stretch, curve):
+                    watch.note()
+                    yield "update"
+            learner.optimizers.clear()
+            learner.ledger.release()
+            here.finish_stretch()
+        if not here.is_learned:
+            with within_budget(learner, "end_step"):
+                learner.method.end_step(learner.net, step)
+            curve.after_last_update()
+            here.is_learned = True
+        watch.note()
+        yield "learned"
+        _finish(learner, step, here)
+        yield "step"
 
 
-def run_phase(learner: Learner, step: TimeStep, phase: Phase, number: int, curve: "_Curve") -> int:
-    """Spend a phase's budget on updates; returns how many were made."""
-    config, ledger = learner.config.training, learner.ledger
-    pools = pools_of(learner.stream, step.t, phase.mix)
-    counts = phase.mix.counts(config.micro_batch, pools)
-    if not counts:
-        return 0
-    account = ledger.allot(phase.share, phase.updates)
-    cost = phase.price * config.batch
-    if phase.fresh and account.affords(cost, learner.pace):
-        learner.net.reset(step)
-    optimizers: dict[str, torch.optim.Optimizer] = {}
-    micro_batches = config.batch // config.micro_batch
-    key = (learner.config.seed, step.t, number)
-    draws = (
-        sample(pools, counts, (*key, update, micro)) for update in itertools.count() for micro in range(micro_batches)
+def _begin(learner: Learner, step: TimeStep) -> None:
+    """Grow the head, open the budget and let the method prepare."""
+    learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
+    learner.ledger.open(step.t, step.seen_classes, step.spans)
+    learner.witness.event(
+        "step_begin",
+        t=step.t,
+        labeled=len(step.labeled),
+        unlabeled=len(step.unlabeled),
+        new_classes=step.new_classes,
+        classes=step.seen_classes,
+        realized_rate=step.realized_rate,
     )
-    ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
-    classes = torch.from_numpy(step.classes).to(learner.device)
-    update = 0
-    while account.affords(cost, learner.pace):
-        started, spent = time.perf_counter(), ledger.spent
-        turn = learner.method.turn((*key, update, 0), counts)
-        if turn not in optimizers:
-            optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
-        optimizer = optimizers[turn]
-        lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
-        optimizer.zero_grad(set_to_none=True)
-        losses: dict[str, torch.Tensor] = {}
-        try:
-            with ledger.update():
-                for micro in range(micro_batches):
-                    drawn, images = next(ready)
-                    batch = make_batch(drawn, images, classes, learner.config.augmentation, (*key, update, micro))
-                    for name, value in backward(learner, phase, batch, micro_batches).items():
-                        losses[name] = losses[name] + value if name in losses else value
-        except Overdraft:
-            break  # what is paid is spent, but half an update is not applied
-        if ledger.spent == spent:
-            raise RuntimeError(f"phase {phase.name}: an update that runs nothing is free and would never end")
-        values = {name: float(value) for name, value in losses.items()}
-        if not all(math.isfinite(value) for value in values.values()):
-            raise NotFinite(
-                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {update}; {_ADVICE}"
-            )
-        optimizer.step()
-        with _within_budget(learner, "after_update"):
-            learner.method.after_update(learner.net, phase)
-        cost, learner.pace = ledger.spent - spent, time.perf_counter() - started
-        ledger.pass_seconds = learner.pace / cost
-        if update % LOG_EVERY == 0:
-            learner.witness.event(
-                "update", t=step.t, phase=phase.name, update=update, loss=values, lr=lr, spent=ledger.spent
-            )
-        learner.witness.progress(step.t, ledger.spent_fraction())
-        curve.after_update()
-        update += 1
-    ready.close()
-    if update and not all(bool(p.isfinite().all()) for p in learner.network.parameters()):
-        # A finite loss can still have a gradient that is not; such weights must not become a checkpoint.
-        raise NotFinite(
-            f"a weight is not finite at time step {step.t}, phase {phase.name}, after update {update - 1}; {_ADVICE}"
+    with within_budget(learner, "begin_step"):
+        learner.method.begin_step(learner.net, step)
+    learner.position.step = StepPosition()
+    Curve(learner, step, learner.position.step).measure_if_due()
+
+
+def _next_stretch(learner: Learner, step: TimeStep, here: StepPosition) -> bool:
+    """Ask the method what comes next and keep back what it must leave; False when the time step is over."""
+    if len(here.done) > MOST_STRETCHES:
+        raise RuntimeError(
+            f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
+            "return None when the time step is over, which `done` tells"
         )
-    return update
+    stretch = learner.method.next_phase(step, here.done, learner.ledger.remaining_updates())
+    if stretch is None:
+        return False
+    here.stretch = stretch
+    learner.ledger.hold(*_reserved(learner, stretch))
+    return True
 
 
-def run_sweep(learner: Learner, step: TimeStep, sweep: Sweep, number: int) -> None:
-    """Show the method a pool once, as far as the budget goes."""
-    pool = pools_of(learner.stream, step.t, Mix())[sweep.pool]
-    key = (learner.config.seed, step.t, number)
-    ready = learner.loader.iterate(walk(sweep.pool, pool, learner.config.training.micro_batch, key))
-    gathered = 0
-    for (drawn,), (images,) in ready:
-        part = plain_part(drawn, images)
-        start, size = 0, len(part)
-        while start < len(part) and size:
-            try:
-                learner.method.gather(learner.net, sweep, part.take(slice(start, start + size)))
-            except Overdraft:
-                size //= 2
-            else:
-                start += size
-        gathered += min(start, len(part))
-        learner.witness.progress(step.t, learner.ledger.spent_fraction())
-        if start < len(part):
-            break
-    ready.close()
-    learner.witness.event("sweep", t=step.t, name=sweep.name, images=gathered, of=len(pool.rows))
-
-
-def hold(learner: Learner, stretch: Stretch) -> AbstractContextManager[None]:
-    """Keep back what the rest of the time step will need, but leave a phase its first update."""
+def _reserved(learner: Learner, stretch: Stretch) -> tuple[float, float]:
+    """Return the passes that the rest of the time step will need, and those of a phase's first update."""
     ledger, reserve = learner.ledger, stretch.reserve
     passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
     passes += reserve.flops / ledger.pass_flops
     leave = 0.0
     if isinstance(stretch, Phase) and stretch.share:
         leave = learner.config.training.batch * stretch.price / stretch.share
-    return ledger.hold(passes, leave)
+    return passes, leave
+
+
+def _finish(learner: Learner, step: TimeStep, here: StepPosition) -> None:
+    """Measure the time step, close its budget and write down what came of it."""
+    until = min(step.t + 1, len(learner.stream.tests))
+    learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
+    receipt = learner.ledger.close()
+    summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
+    learner.world.require_equal({**learner.network.state_dict(), **learner.method.state()})
+    everywhere = learner.world.exchange((here.data_wait, here.substituted))
+    learner.witness.event(
+        "step_end",
+        t=step.t,
+        accuracy_mean=_known(summary.accuracy_mean[step.t - 1]),
+        accuracy_pooled=_known(summary.accuracy_pooled[step.t - 1]),
+        updates=here.updates,
+        spent=receipt.spent,
+        unused=receipt.unused,
+        state_bytes=state_bytes(learner, step, here.done),
+        seconds=here.seconds,
+        data_wait=max(data_wait for data_wait, _ in everywhere),
+        substituted=sum(substituted for _, substituted in everywhere),
+    )
+    learner.position.finished, learner.position.step = step.t, None
+
+
+class _Watch:
+    """Keeps the time spent and the images substituted in a time step, also over an interruption."""
+
+    def __init__(self, learner: Learner, here: StepPosition) -> None:
+        self._loader, self._here = learner.loader, here
+        self._started = time.perf_counter() - here.seconds
+        self._waited = learner.loader.waited - here.data_wait
+        self._substituted = learner.loader.substituted - here.substituted
+
+    def note(self) -> None:
+        """Write down how much it is by now."""
+        self._here.seconds = time.perf_counter() - self._started
+        self._here.data_wait = self._loader.waited - self._waited
+        self._here.substituted = self._loader.substituted - self._substituted
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:
@@ -193,77 +162,6 @@ def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> in
     return size + sum(int(value.nbytes) for value in tensors)
 
 
-def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> dict[str, torch.Tensor]:
-    """Add one micro-batch's gradients; returns its share of each term's value."""
-    terms = list(learner.method.losses(learner.net, phase, batch))
-    if terms:
-        # The update's loss is the mean over micro-batches of the sum of the terms.
-        torch.stack([term.weight * term.value for term in terms]).sum().div(micro_batches).backward()
-    return {term.name: term.value.detach() / micro_batches for term in terms}
-
-
-@contextmanager
-def _within_budget(learner: Learner, hook: str) -> Iterator[None]:
-    """Let a hook spend what is there; only losses and gather may be refused in the midst."""
-    try:
-        yield
-    except Overdraft as refused:
-        name = type(learner.method).__name__
-        raise RuntimeError(f"{name}.{hook} must be paid from what its phases leave over: {refused}") from refused
-
-
 def _known(value: float) -> float | None:
     """Return None for what could not be measured: JSON has no word for nan."""
     return None if math.isnan(value) else float(value)
-
-
-def _announce(learner: Learner, step: TimeStep) -> None:
-    learner.witness.event(
-        "step_begin",
-        t=step.t,
-        labeled=len(step.labeled),
-        unlabeled=len(step.unlabeled),
-        new_classes=step.new_classes,
-        classes=step.seen_classes,
-        realized_rate=step.realized_rate,
-    )
-
-
-class _Curve:
-    """Measures every seen time step whenever another share of the budget is spent, if curves were asked for."""
-
-    def __init__(self, learner: Learner, step: TimeStep) -> None:
-        self._learner, self._step = learner, step
-        self._points = learner.config.evaluation.curves
-        self._updates = self._due = 0
-        self._measured: int | None = None
-        self._measure_if_due()
-
-    def after_update(self) -> None:
-        self._updates += 1
-        self._measure_if_due()
-
-    def after_last_update(self) -> None:
-        """Measure the end of a time step whose budget left a remainder."""
-        if self._points and self._measured != self._updates:
-            self._measure()
-
-    def _measure_if_due(self) -> None:
-        parts = self._learner.ledger.spent_fraction() * self._points + 1e-9  # a sum of shares falls short of the whole
-        if self._points and parts >= self._due:
-            self._due = int(parts) + 1
-            self._measure()
-
-    def _measure(self) -> None:
-        learner, seen = self._learner, self._step.t
-        self._measured = self._updates
-        counts = Counts.empty(seen)
-        learner.evaluator.measure(learner.method, learner.net, counts, 0, seen)
-        number = counts.count[0].clip(min=1)
-        learner.witness.event(
-            "curve",
-            t=seen,
-            update=self._updates,
-            loss=(counts.loss_sum[0] / number).tolist(),
-            accuracy=(counts.correct[0] / number).tolist(),
-        )

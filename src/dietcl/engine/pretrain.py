@@ -10,21 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
 from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.budget.units import Budget
 from dietcl.config import Pretraining
-from dietcl.engine import checkpoint
+from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
 from dietcl.engine.journal import Journal
 from dietcl.engine.net import Net
 from dietcl.engine.samples import reconstruction_pictures
-from dietcl.errors import UserError
-from dietcl.files import make_folder, write_json
+from dietcl.engine.world import World
+from dietcl.errors import Stopped, UserError
+from dietcl.files import locked, make_folder, room, write_json
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
+from dietcl.stopping import listening
 from dietcl.streams.augment import crop_and_flip, normalize
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
@@ -39,6 +39,7 @@ from dietcl.streams.stream import Stream
 
 LOG_EVERY = 20
 PICTURES = 8
+KEPT = 2  # checkpoints
 _ADVICE = "lower it and choose another --out"
 
 
@@ -50,52 +51,76 @@ def pretrain(
     device: torch.device,
     progress: Callable[[float, float], None],
     bad_share: float = BAD_SHARE,
+    say: Callable[[str], None] = lambda sentence: None,
 ) -> Network:
-    """Pre-train in a folder, going on where an unfinished run of the same configuration stopped."""
+    """Pre-train in a folder, going on where an unfinished run of the same configuration stopped.
+
+    Raises Stopped if it was asked to stop; then it is saved.
+    """
     network = build_network(model, config.seed).to(device)
     stream = open_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
-    net = Net(network, ledger, config.seed, network.state_dict, say=print)
-    pools = pools_of(stream, 1, Mix(unlabeled=1))
-    # Only now: what cannot be started must not claim the folder.
-    _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
-    optimizer = _optimizer(network, config)
-    done, journal = _resume(network, optimizer, folder / "checkpoint")
+    net = Net(network, ledger, config.seed, network.state_dict, say)
     loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
+    # Only now: what cannot be started must not claim the folder.
+    with locked(make_folder(folder)), room(folder):
+        _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
+        _learn(net, network, stream, loader, config, folder, progress, say)
+        _save_pictures(net, ledger, network, stream, loader, folder)
+    return network
+
+
+def _learn(
+    net: Net,
+    network: Network,
+    stream: Stream,
+    loader: Loader,
+    config: Pretraining,
+    folder: Path,
+    progress: Callable[[float, float], None],
+    say: Callable[[str], None],
+) -> None:
+    """Make all updates that are left, saving on the way."""
+    optimizer = _optimizer(network, config)
+    checkpoints = Checkpoints(folder / CHECKPOINTS, KEPT)
+    done, journal = _resume(network, optimizer, checkpoints, say)
     events = Journal(folder / "events.jsonl", keep=journal)
     augmentation = Augmentation(crop=config.crop, flip=config.flip)
+    pools = pools_of(stream, 1, Mix(unlabeled=1))
     draws = (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
     batches = loader.iterate(draws, ahead=augmentation)
-    started = time.perf_counter()
-    for update in range(done, config.updates):
-        (draw,), (images,) = next(batches)
-        key = (config.seed, "pretrain", update)
-        # Squares keep the key that they have always had; pictures were cropped ahead, by the key of their draw.
-        crop_key = key if isinstance(images, torch.Tensor) else (*draw.key, draw.pool)
-        part = Part("unlabeled", crop_and_flip(images, augmentation, crop_key))
-        lr = _learning_rate(config, update)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.zero_grad(set_to_none=True)
-        loss = net.reconstruct(part, key)
-        loss.backward()  # type: ignore[no-untyped-call]
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise UserError(f"--lr {config.lr}: the loss is {value} at update {update}; {_ADVICE}")
-        optimizer.step()
-        if update % LOG_EVERY == 0 or update == config.updates - 1:
-            events.write("update", update=update, loss=value, lr=lr)
-        progress((update + 1) / config.updates, value)
-        if (update + 1) % config.checkpoint_every == 0 or update == config.updates - 1:
-            if not all(bool(p.isfinite().all()) for p in network.parameters()):
-                raise UserError(f"--lr {config.lr}: a weight is not finite after update {update}; {_ADVICE}")
-            _save(network, optimizer, folder / "checkpoint", update + 1, events.position())
+    started, world = time.perf_counter(), World()
+    with listening(world, say):
+        for update in range(done, config.updates):
+            (draw,), (images,) = next(batches)
+            key = (config.seed, "pretrain", update)
+            # Squares keep the key that they have always had; pictures were cropped ahead, by the key of their draw.
+            crop_key = key if isinstance(images, torch.Tensor) else (*draw.key, draw.pool)
+            part = Part("unlabeled", crop_and_flip(images, augmentation, crop_key))
+            lr = _learning_rate(config, update)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad(set_to_none=True)
+            loss = net.reconstruct(part, key)
+            loss.backward()  # type: ignore[no-untyped-call]
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise UserError(f"--lr {config.lr}: the loss is {value} at update {update}; {_ADVICE}")
+            optimizer.step()
+            is_last = update == config.updates - 1
+            if update % LOG_EVERY == 0 or is_last:
+                events.write("update", update=update, loss=value, lr=lr)
+            progress((update + 1) / config.updates, value)
+            if (update + 1) % config.checkpoint_every == 0 or is_last or world.is_stopping:
+                if not all(bool(p.isfinite().all()) for p in network.parameters()):
+                    raise UserError(f"--lr {config.lr}: a weight is not finite after update {update}; {_ADVICE}")
+                _save(network, optimizer, checkpoints, update + 1, events.sync())
+            if world.is_stopping and not is_last:
+                raise Stopped(f"{folder}: saved; the same command goes on from here")
     batches.close()
     seconds = time.perf_counter() - started
     events.write("end", seconds=seconds, data_wait=loader.waited, substituted=loader.substituted)
-    _save_pictures(net, ledger, network, stream, loader, folder)
-    return network
 
 
 def _learning_rate(config: Pretraining, update: int) -> float:
@@ -114,32 +139,34 @@ def _optimizer(network: Network, config: Pretraining) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
-def _save(network: Network, optimizer: torch.optim.AdamW, folder: Path, done: int, journal: int) -> None:
-    partial = checkpoint.begin(folder)
-    save_file(network.state_dict(), partial / "network.safetensors")
-    state = optimizer.state_dict()["state"]
-    tensors = {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
-    save_file(tensors, partial / "optimizer.safetensors", {"done": str(done), "journal": str(journal)})
-    checkpoint.publish(folder)
+def _save(network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, done: int, journal: int) -> None:
+    tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
+    for number, entry in optimizer.state_dict()["state"].items():
+        tensors |= {f"moments/{number}/{name}": value for name, value in entry.items()}
+    checkpoints.save(tensors, {}, {"done": done, "journal": journal})
 
 
-def _resume(network: Network, optimizer: torch.optim.AdamW, folder: Path) -> tuple[int, int]:
+def _resume(
+    network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, say: Callable[[str], None]
+) -> tuple[int, int]:
     """Return how many updates were done and how long the journal was."""
-    if (found := checkpoint.newest(folder)) is None:
+    saved, damages = checkpoints.load()
+    for sentence in damages:
+        say(sentence)
+    if saved is None:
         return 0, 0
-    try:
-        weights, moments = (load_file(found / f"{name}.safetensors") for name in ("network", "optimizer"))
-        with safe_open(found / "optimizer.safetensors", "pt") as file:
-            notes = file.metadata()
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{found}: the checkpoint is damaged ({error}); choose another --out") from None
-    network.load_state_dict(weights)
+    weights: dict[str, torch.Tensor] = {}
     state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in moments.items():
-        number, _, field = name.partition(".")
-        state.setdefault(int(number), {})[field] = value
+    for name, value in saved.tensors.items():
+        part, _, rest = name.partition("/")
+        number, _, field = rest.partition("/")
+        if part == "network":
+            weights[rest] = value
+        else:
+            state.setdefault(int(number), {})[field] = value
+    network.load_state_dict(weights)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return int(notes["done"]), int(notes["journal"])
+    return int(saved.notes["done"]), int(saved.notes["journal"])
 
 
 def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, loader: Loader, folder: Path) -> None:

@@ -11,6 +11,7 @@ from dietcl.budget.units import Budget
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import assemble
 from dietcl.engine.loop import learn
+from dietcl.engine.world import World
 from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
@@ -52,6 +53,7 @@ def choose_threshold(
     device: torch.device,
     progress: Callable[[float], None],
     bad_share: float = BAD_SHARE,
+    world: World | None = None,
 ) -> Found:
     """Try every candidate on held-out revealed labels of the first time steps and return the best."""
     budget = Budget.parse(config.budget)
@@ -71,7 +73,7 @@ def choose_threshold(
     for number, (candidate, fold) in enumerate(trials):
         method_config = replace(config.method_config, threshold=str(candidate))
         trial = replace(config, method_config=method_config, evaluation=Evaluation())
-        learner = assemble(trial, fold, index, device, Silent(), bad_share)
+        learner = assemble(trial, fold, index, device, Silent(), bad_share, world)
         for _ in learn(learner):
             pass
         counts = learner.counts

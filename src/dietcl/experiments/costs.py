@@ -99,9 +99,9 @@ class Watch:
         drawn = Drawn(unlabeled=unlabeled, labeled=labeled, memory=memory, key=batch.key, is_first=first)
         yield from self._measure(phase.name, drawn, lambda: list(self._watched.losses(net, phase, batch)))
 
-    def gather(self, net: Net, sweep: Sweep, part: Part) -> None:
+    def gather(self, net: Net, sweep: Sweep, part: Part) -> Any:
         drawn = Drawn(labeled=len(part), is_first=self._t == 1)
-        self._measure(sweep.name, drawn, lambda: self._watched.gather(net, sweep, part))
+        return self._measure(sweep.name, drawn, lambda: self._watched.gather(net, sweep, part))
 
     def end_step(self, net: Net, step: TimeStep) -> None:
         labels = sum(len(past.labeled) for past in self._learner.stream.steps if past.t <= step.t)

@@ -44,8 +44,11 @@ class ACM(Method):
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
         return iter(())  # it makes no updates
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        self.store.add(part, net.features(part.images, "features"))
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        return part.with_values(net.features(part.images, "features"))
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        self.store.add(**gathered)
 
     def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
         from dietcl.methods.pieces.neighbors import vote

@@ -100,17 +100,24 @@ class Method(ABC):
 
     @abstractmethod
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
-        """Yield the loss terms of one micro-batch."""
+        """Yield the loss terms of one micro-batch, and change nothing: another process may do it."""
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        """Take in one micro-batch of a sweep; call `net` before changing anything, as it may refuse for want of budget.
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        """Return what one micro-batch of a sweep yields, and change nothing: another process may do it.
 
-        What was refused is offered again in halves.
+        What is refused for want of budget is offered again in halves.
         """
-        raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather()")
+        raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
-    def turn(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
-        """Name whose turn an update is, from its key and the pools drawn from; each name has moments of its own."""
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        """Take in what `gather` returned, in the order of the sweep."""
+        raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
+
+    def turn(self, net: "Net", key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
+        """Name whose turn the next update is, from its key and the pools drawn from; each name has its own moments.
+
+        The place to note what an update begins with: unlike `losses`, every process calls it once per update.
+        """
         return ""
 
     def begin_step(self, net: "Net", step: "TimeStep") -> None:
@@ -118,6 +125,9 @@ class Method(ABC):
 
     def after_update(self, net: "Net", phase: Phase) -> None:
         """Act after an update of the weights."""
+
+    def end_phase(self, net: "Net", phase: Phase) -> None:
+        """Act after the last update of a phase."""
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         """Finish a time step after its last phase; what it computes through `net` is charged."""
@@ -131,7 +141,7 @@ class Method(ABC):
         return {}
 
     def state(self) -> "dict[str, torch.Tensor]":
-        """Return what must survive a restart besides the network and `modules`."""
+        """Return what must survive a restart besides the network and `modules`, at any time between two updates."""
         return {}
 
     def load_state(self, state: "dict[str, torch.Tensor]") -> None:

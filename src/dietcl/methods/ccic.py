@@ -96,8 +96,11 @@ class CCIC(Method):
             features = net.encode(torch.cat([new.view("cross"), past.view("cross")]), "cross")
             yield Term("cross", push_apart(features[: len(new)], features[len(new) :]), self.config.cross)
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        self._store.add(part, net.features(part.images, "embed"))
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, Tensor]":
+        return part.with_values(net.features(part.images, "embed"))
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, Tensor]") -> None:
+        self._store.add(**gathered)
 
     def predict(self, net: "Net", images: "Tensor") -> "Tensor":
         from dietcl.methods.pieces.neighbors import vote

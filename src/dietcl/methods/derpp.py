@@ -68,8 +68,11 @@ class DERpp(Method):
             share = len(replayed) / sum(len(part) for part in parts)
             yield Term("logits", self._distance(distilled, logits[-1]), self.config.alpha * share)
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        self._store.add(part, net.scores(part.images, "logits"))
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, Tensor]":
+        return part.with_values(net.scores(part.images, "logits"))
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, Tensor]") -> None:
+        self._store.add(**gathered)
 
     def state(self) -> "dict[str, Tensor]":
         return self._store.state()

@@ -96,9 +96,6 @@ class DualNet(Method):
     def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
         is_labeled, place = self._place(batch.key, [part.pool for part in batch.parts])
         if place < self.config.outer * self.config.inner:
-            if not self._anchor:
-                self._anchor = {name: v for name, v in net.copy().items() if name.startswith("encoder.")}
-            self._is_due = (place + 1) % self.config.inner == 0
             current = batch.labeled if is_labeled else batch.unlabeled
             yield self._views(net, [part for part in (current, batch.memory) if part is not None])
         else:
@@ -108,16 +105,17 @@ class DualNet(Method):
         if self._is_due:
             self._look_back(net)
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
+    def end_phase(self, net: "Net", phase: Phase) -> None:
+        self._look_back(net)
+
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
         import torch
 
-        self._look_back(net)
         with torch.no_grad():
-            logits = self._logits(net, part.images, "soft targets")
-        self._soft.add(part, logits)
+            return part.with_values(self._logits(net, part.images, "soft targets"))
 
-    def end_step(self, net: "Net", step: "TimeStep") -> None:
-        self._look_back(net)
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        self._soft.add(**gathered)
 
     def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
         return self._logits(net, images, "predict")
@@ -132,9 +130,15 @@ class DualNet(Method):
         self._soft.load_state(state)
         self._anchor = {name: value for name, value in state.items() if name.startswith("encoder.")}
 
-    def turn(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
+    def turn(self, net: "Net", key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
+        _, place = self._place(key, pools)
         # What views do to the moments must not leak into the labels' updates, which no look-ahead takes back.
-        return "views" if self._place(key, pools)[1] < self.config.outer * self.config.inner else "labels"
+        if place >= self.config.outer * self.config.inner:
+            return "labels"
+        if not self._anchor:
+            self._anchor = {name: v for name, v in net.copy().items() if name.startswith("encoder.")}
+        self._is_due = (place + 1) % self.config.inner == 0
+        return "views"
 
     def _place(self, key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> tuple[bool, int]:
         """Return whether the update's cycle is a labeled one, and its place in the cycle."""

@@ -49,12 +49,13 @@ class EWC(Anchored):
             if self.fisher not in ("per_sample", "batch_mean"):
                 raise UserError(f"--fisher {self.fisher}: choose per_sample or batch_mean")
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        from dietcl.methods.pieces.importance import counted
+
         if self.config.fisher == "per_sample":
-            self._estimate.add(net.squared_gradients(part, _own_loss), len(part))
-        else:
-            gradients = net.gradients(part, _own_loss)
-            self._estimate.add({name: value.square() for name, value in gradients.items()})
+            return counted(net.squared_gradients(part, _own_loss), len(part))
+        gradients = net.gradients(part, _own_loss)
+        return counted({name: value.square() for name, value in gradients.items()})
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         from dietcl.methods.pieces.importance import Pair, add

@@ -62,8 +62,11 @@ class LinearProbe(Method):
         features = net.features(batch.memory.images, "features")
         yield Term("head", batch.memory.cross_entropy(net.classify(features, "head")))
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        self.store.add(part, net.features(part.images, "features"))
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        return part.with_values(net.features(part.images, "features"))
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        self.store.add(**gathered)
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         from dietcl.methods.pieces.ridge import solve, solve_flops

@@ -38,9 +38,11 @@ class MAS(Anchored):
             if not 0 <= self.decay <= 1:
                 raise UserError(f"--decay {self.decay}: give a share from 0 to 1")
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        from dietcl.methods.pieces.importance import counted
+
         gradients = net.gradients(part, _squared_length)
-        self._estimate.add({name: value.abs() for name, value in gradients.items()})
+        return counted({name: value.abs() for name, value in gradients.items()})
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         from dietcl.methods.pieces.importance import Pair, add

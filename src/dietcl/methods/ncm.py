@@ -47,14 +47,17 @@ class NCM(Method):
         new = net.classes - len(self.counts)
         self.sums, self.counts = pad(self.sums, (0, 0, 0, new)), pad(self.counts, (0, new))
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
         from torch.nn.functional import one_hot
 
         features = net.features(part.images, "features")
         assert part.labels is not None
         member = one_hot(part.labels, len(self.counts)).to(features)
-        self.sums = self.sums.to(features) + member.T @ features
-        self.counts = self.counts.to(features) + member.sum(0)
+        return {"sums": member.T @ features, "counts": member.sum(0)}
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        sums, counts = gathered["sums"], gathered["counts"]
+        self.sums, self.counts = self.sums.to(sums) + sums, self.counts.to(counts) + counts
 
     def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
         from torch.nn.functional import normalize

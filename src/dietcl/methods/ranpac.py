@@ -81,8 +81,11 @@ class RanPAC(Method):
         (logits,) = net.logits(batch.labeled)
         yield Term("labeled", batch.labeled.cross_entropy(logits))
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> None:
-        self.store.add(part, net.features(part.images, "features"))
+    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
+        return part.with_values(net.features(part.images, "features"))
+
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        self.store.add(**gathered)
 
     def end_step(self, net: "Net", step: "TimeStep") -> None:
         import torch

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import pickle
 import re
 from collections.abc import Callable, Mapping
@@ -11,11 +10,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 import dietcl._compat  # noqa: F401
 from dietcl.errors import UserError
+from dietcl.files import write_bytes
 from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network
 
@@ -73,12 +73,7 @@ def save_weights(network: Network, path: Path, metadata: Mapping[str, str], half
     # An empty head says nothing and is not a part that a reader could load.
     state = {key: value.half() if half else value for key, value in state.items() if value.numel()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file(state, temporary, metadata=dict(metadata))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(path, save(state, metadata=dict(metadata)))
 
 
 def shipped(name: str) -> Path:

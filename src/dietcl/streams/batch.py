@@ -50,6 +50,12 @@ class Part:
             None if maker is None else lambda name, strong: maker(name, strong)[where],
         )
 
+    def with_values(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the row numbers and labels of the images beside values that were computed from them."""
+        assert self.rows is not None
+        assert self.labels is not None
+        return {"rows": self.rows, "labels": self.labels, "values": values}
+
     def cross_entropy(self, logits: torch.Tensor, only: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean loss against the mixed and smoothed targets, over all classes or over some only.
 

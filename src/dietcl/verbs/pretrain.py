@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import tyro
 
 from dietcl.config import Pretraining, preset
+from dietcl.errors import Stopped
 from dietcl.files import default_cache
 from dietcl.models.presets import ModelConfig
+from dietcl.stopping import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, manifest_facts, open_source, parse, pick
 
@@ -85,14 +87,20 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         bar = bars.add_task("", total=1.0, loss=1.0)
 
+        def say(sentence: str) -> None:
+            console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+
         def advance(fraction: float, loss: float) -> None:
             bars.update(bar, completed=fraction, loss=loss)
 
         try:
             index, device = open_manifest(manifest), pick_device(where.device)
-            network = pretrain(model, config, index, where.out, device, advance, where.bad_images)
+            network = pretrain(model, config, index, where.out, device, advance, where.bad_images, say)
+        except Stopped as stop:
+            say(str(stop))
+            raise SystemExit(STOPPED) from None
         except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on from the last checkpoint in {where.out}")
+            say(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
     save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
     print(draw_pretraining(where.out))

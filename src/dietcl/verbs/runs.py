@@ -1,5 +1,6 @@
 """Carrying out runs and showing them in the terminal, shared by the verbs."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from rich.progress import (
 
 from dietcl.config import RunConfig, stream_title
 from dietcl.engine.device import set_threads
-from dietcl.engine.loop import NotFinite
-from dietcl.errors import UserError
+from dietcl.engine.world import World, default_threads
+from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.report.runs import read_run
 from dietcl.report.tables import comparison_table
 from dietcl.run import execute
+from dietcl.stopping import STOPPED, Saving
 from dietcl.streams.recipes import BAD_SHARE
 
 
@@ -31,9 +33,12 @@ def carry_out(
     threads: int | None,
     fresh: bool,
     bad_images: float = BAD_SHARE,
+    saving: Saving = Saving(),  # noqa: B008 (it is frozen)
+    world: World | None = None,
 ) -> None:
     """Execute runs one after the other with a progress bar each; quiet when not a terminal."""
-    set_threads(threads)
+    world = world or World()
+    set_threads(default_threads(world) if threads is None else threads)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -47,7 +52,7 @@ def carry_out(
     def say(sentence: str) -> None:
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
 
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, disable=not (console.is_terminal and world.is_first)) as bars:
         for config, folder in runs:
             title = f"{config.method} on {stream_title(config.stream)}"
             total = config.first_time_steps or config.recipe.time_steps
@@ -58,12 +63,26 @@ def carry_out(
                 bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
-                execute(config, folder, device=device, progress=advance, say=say, fresh=fresh, bad_share=bad_images)
+                execute(
+                    config,
+                    folder,
+                    device=device,
+                    progress=advance,
+                    say=say,
+                    fresh=fresh,
+                    bad_share=bad_images,
+                    saving=saving,
+                    world=world,
+                )
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None
+            except Stopped as stop:
+                if world.is_first:
+                    say(str(stop))
+                # torchrun would take the code for a failure, and start over at once if it may.
+                raise SystemExit(0 if "TORCHELASTIC_RUN_ID" in os.environ else STOPPED) from None
             except KeyboardInterrupt:
-                words = f"stopped; the same command goes on from the last finished time step in {folder}"
-                console.print(words, markup=False)
+                say(f"stopped; the same command goes on from the last checkpoint in {folder}")
                 raise SystemExit(130) from None
             bars.update(bar, completed=total)
 

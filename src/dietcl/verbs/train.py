@@ -9,6 +9,7 @@ import tyro
 
 from dietcl.config import RunConfig, preset, stream_title
 from dietcl.errors import UserError
+from dietcl.stopping import Saving, seconds
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
@@ -20,6 +21,8 @@ Examples:
   dietcl train --stream glyphs --method er --sampling uniform --seed 3
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --budget 2h
   dietcl train --method dietcl:release --preset base --encoder vit_base_patch16_224.mae --budget 500
+  dietcl train --stream photos/manifest.parquet --stop-after 2h --out runs/photos   (the same again next night)
+  torchrun --nproc-per-node 8 -m dietcl train --preset base --budget 500   (8 processes, the same result)
 
 Three options decide which further ones there are; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip); default glyphs
@@ -41,19 +44,42 @@ class Where:
     """CPU threads (all cores by default)."""
     bad_images: float = BAD_SHARE
     """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
+    checkpoint_every: int = Saving.every
+    """Updates between checkpoints; the end of every time step is one, too."""
+    checkpoint_minutes: float = Saving.minutes
+    """Minutes between checkpoints, if that comes first."""
+    keep_checkpoints: int = Saving.keep
+    """How many checkpoints to keep; a damaged one leaves those before it."""
+    stop_after: str | None = None
+    """Save and stop after so much time, such as 2h, with exit code 75; the same command goes on."""
     json: bool = False
     """Print the result as JSON."""
 
     def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give at least 1")
+        if not self.checkpoint_minutes > 0:
+            raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: give a number above 0")
+        self.saving()
         if not 0 <= self.bad_images <= 1:
             raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
+
+    def saving(self) -> Saving:
+        """Return when to save and stop."""
+        limit = None if self.stop_after is None else seconds(self.stop_after)
+        return Saving(
+            every=self.checkpoint_every, minutes=self.checkpoint_minutes, keep=self.keep_checkpoints, stop_after=limit
+        )
 
 
 def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
     config, where = parse_run(arguments)
+    from dietcl.engine.world import join, leave
     from dietcl.verbs.runs import carry_out, show
 
+    world = join(where.device)
     folder = where.out or Path("runs") / f"{stream_title(config.stream)}-{config.method}-{config.hash()}"
     carry_out(
         [(config, folder)],
@@ -61,7 +87,12 @@ def main(arguments: list[str]) -> int:
         threads=where.threads,
         fresh=where.fresh,
         bad_images=where.bad_images,
+        saving=where.saving(),
+        world=world,
     )
+    leave(world)
+    if not world.is_first:
+        return 0
     if where.json:
         from dietcl.report.runs import read_run
         from dietcl.report.tables import comparison_rows

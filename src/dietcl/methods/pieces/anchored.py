@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Anchored(Method):
     """Fine-tunes under the penalty of all pairs so far, then sweeps the labels for the importance of the next one.
 
-    A method adds to the estimate in `gather`, and in `end_step` takes it and makes a pair.
+    A method measures in `gather`, and in `end_step` takes the estimate and makes a pair.
     """
 
     sweep: ClassVar[str]
@@ -50,12 +50,17 @@ class Anchored(Method):
             value = torch.stack([pair.penalty(weights) for pair in self._pairs]).sum()
             yield Term("penalty", value, self.config.strength)
 
+    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
+        self._estimate.add(gathered)
+
     def state(self) -> "dict[str, torch.Tensor]":
         from dietcl.methods.pieces.importance import pack
 
-        return pack(self._pairs)
+        return pack(self._pairs) | {f"estimate {name}": value for name, value in self._estimate.sums.items()}
 
     def load_state(self, state: "dict[str, torch.Tensor]") -> None:
         from dietcl.methods.pieces.importance import unpack
 
-        self._pairs = unpack(state)
+        begun = {name: value for name, value in state.items() if name.startswith("estimate ")}
+        self._estimate.sums = {name.removeprefix("estimate "): value for name, value in begun.items()}
+        self._pairs = unpack({name: value for name, value in state.items() if name not in begun})

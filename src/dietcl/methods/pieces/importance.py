@@ -11,6 +11,8 @@ from torch import Tensor
 
 from dietcl.models.network import Weights
 
+_COUNT = "count"  # no weight has this name
+
 
 def penalty(weights: Weights, anchor: Weights, importance: Weights) -> Tensor:
     """Return the sum over weights of importance times squared distance; rows of the head that came later are free."""
@@ -53,19 +55,25 @@ class Estimate:
     """The mean over a sweep of a value for every weight; empty until something was added."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._count = 0
+        self.sums: dict[str, Tensor] = {}
 
-    def add(self, sums: Mapping[str, Tensor], count: int = 1) -> None:
-        """Add the sums of so many values."""
-        self._sums = add(self._sums, sums)
-        self._count += count
+    def add(self, sums: Mapping[str, Tensor]) -> None:
+        """Add what `counted` returned."""
+        # A restored count may be on another device than a new one.
+        self.sums = {name: self.sums[name].to(value) + value if self.sums else value for name, value in sums.items()}
 
     def take(self) -> dict[str, Tensor]:
         """Return the mean, nothing if nothing was added, and begin anew."""
-        mean = {name: value / self._count for name, value in self._sums.items()}
-        self._sums, self._count = {}, 0
-        return mean
+        sums, self.sums = self.sums, {}
+        if not sums:
+            return {}
+        count = int(sums.pop(_COUNT))
+        return {name: value / count for name, value in sums.items()}
+
+
+def counted(sums: Mapping[str, Tensor], count: int = 1) -> dict[str, Tensor]:
+    """Return the sums of so many values with their number."""
+    return {**sums, _COUNT: torch.tensor([float(count)])}
 
 
 def pack(pairs: Sequence[Pair]) -> dict[str, Tensor]:

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from dietcl.streams.batch import Part
-
 
 class Store:
     """A table of row numbers, labels and values; wider values make the earlier ones end in nan."""
@@ -21,13 +19,11 @@ class Store:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(self, part: Part, values: Tensor) -> None:
-        """Keep the values of a labeled part's images."""
-        assert part.rows is not None
-        assert part.labels is not None
+    def add(self, rows: Tensor, labels: Tensor, values: Tensor) -> None:
+        """Keep the values of some labeled images."""
         width = max(self.values.shape[1], values.shape[1])
-        self.rows = torch.cat([self.rows, part.rows])
-        self.labels = torch.cat([self.labels.to(part.labels.device), part.labels])
+        self.rows = torch.cat([self.rows, rows])
+        self.labels = torch.cat([self.labels.to(labels.device), labels])
         self.values = torch.cat([_widen(self.values.to(values), width), _widen(values, width)])
 
     def find(self, rows: Tensor) -> Tensor:

@@ -1,0 +1,94 @@
+"""What a learner's checkpoint holds: weights, moments, the method's state, counts, the ledger and the position."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dietcl.engine.checkpoint import Checkpoints, Saved
+from dietcl.engine.learner import Learner
+from dietcl.engine.optimizer import build_optimizer
+from dietcl.engine.position import Position
+from dietcl.errors import NotFinite, UserError
+
+ADVICE = "lower --lr or --head-lr; the last checkpoint is kept"
+
+
+def require_finite(learner: Learner) -> None:
+    """Refuse weights that are not finite, which a finite loss may still lead to."""
+    if not all(bool(p.isfinite().all()) for p in learner.network.parameters()):
+        finished, here = learner.position.finished, learner.position.step
+        where = f"after time step {finished}"
+        if here is not None and here.stretch is not None:
+            where = f"at time step {finished + 1}, phase {here.stretch.name}, after update {here.made - 1}"
+        raise NotFinite(f"a weight is not finite {where}; {ADVICE}")
+
+
+def save(learner: Learner, checkpoints: Checkpoints, journal: int) -> None:
+    """Write a checkpoint of a learner whose journal has so many bytes."""
+    require_finite(learner)
+    tensors = {f"network/{name}": value for name, value in learner.network.state_dict().items()}
+    for module_name, module in learner.method.modules().items():
+        tensors |= {f"modules/{module_name}/{key}": value for key, value in module.state_dict().items()}
+    for number, optimizer in enumerate(learner.optimizers.values()):
+        for parameter, entry in optimizer.state_dict()["state"].items():
+            tensors |= {f"moments/{number}/{parameter}/{name}": value for name, value in entry.items()}
+    tensors |= {f"counts/{name}": torch.from_numpy(values) for name, values in vars(learner.counts).items()}
+    notes = {
+        "position": learner.position.state(),
+        "ledger": learner.ledger.state(),
+        "turns": list(learner.optimizers),
+        "journal": journal,
+    }
+    checkpoints.save(tensors, learner.method.state(), notes)
+
+
+def restore(learner: Learner, saved: Saved) -> int:
+    """Bring a learner to a saved state; returns how many bytes its journal had."""
+    try:
+        _restore(learner, saved)
+        journal = saved.notes["journal"]
+        if not isinstance(journal, int):
+            raise TypeError(f"{journal!r} is no length of a journal")
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"the checkpoint is whole but does not fit the run ({str(error).splitlines()[0]}); start over with --fresh"
+        ) from None
+    return journal
+
+
+def _restore(learner: Learner, saved: Saved) -> None:
+    parts = _by_part(saved.tensors, learner.device)
+    learner.network.head.grow(len(parts["network"]["head.bias"]), torch.Generator())
+    learner.network.load_state_dict(parts["network"])
+    # First the state, because a method may need it to make its modules.
+    learner.method.load_state({name: value.to(learner.device) for name, value in saved.rare.items()})
+    for name, module in learner.method.modules().items():
+        module.load_state_dict(_below(parts["modules"], name))
+    for name, values in parts["counts"].items():
+        setattr(learner.counts, name, values.cpu().numpy())
+    learner.ledger.load_state(saved.notes["ledger"])
+    learner.position = Position.from_state(saved.notes["position"])
+    learner.optimizers.clear()
+    for number, turn in enumerate(saved.notes["turns"]):
+        optimizer = build_optimizer(learner.network, learner.method.modules(), learner.config.training)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in _below(parts["moments"], str(number)).items():
+            parameter, _, field = name.partition("/")
+            state.setdefault(int(parameter), {})[field] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        learner.optimizers[turn] = optimizer
+
+
+def _by_part(tensors: dict[str, Tensor], device: torch.device) -> dict[str, dict[str, Tensor]]:
+    """Sort tensors by the first word of their names."""
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "modules": {}, "moments": {}, "counts": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = value.to(device) if part != "counts" else value
+    return parts
+
+
+def _below(tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

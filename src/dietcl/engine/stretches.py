@@ -1,0 +1,216 @@
+"""Phases and sweeps: their micro-batches drawn, dealt out to the processes, charged, and put together again."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from dietcl.budget.allotment import Allotment
+from dietcl.budget.ledger import Note, Overdraft
+from dietcl.engine.curve import Curve
+from dietcl.engine.gradients import Gradients
+from dietcl.engine.learner import Learner
+from dietcl.engine.optimizer import build_optimizer, set_learning_rate
+from dietcl.engine.position import StepPosition
+from dietcl.engine.snapshot import ADVICE, require_finite
+from dietcl.errors import NotFinite
+from dietcl.methods.base import Phase, Sweep
+from dietcl.streams.augment import make_batch, plain_part
+from dietcl.streams.batch import Batch, Part
+from dietcl.streams.loader import Loaded
+from dietcl.streams.mix import Mix
+from dietcl.streams.sampler import Draw, pools_of, sample, walk
+from dietcl.streams.stream import TimeStep
+
+LOG_EVERY = 10
+Losses = dict[str, torch.Tensor]
+
+
+def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
+    """Spend a phase's budget on updates; yields after each."""
+    config, ledger, world = learner.config.training, learner.ledger, learner.world
+    pools = pools_of(learner.stream, step.t, phase.mix)
+    counts = phase.mix.counts(config.micro_batch, pools)
+    if not counts:
+        return
+    ledger.tick()
+    if here.allotment is None:
+        account = ledger.allot(phase.share, phase.updates)
+        here.allotment, here.cost = account.terms, phase.price * config.batch
+        if phase.fresh and account.affords(here.cost, learner.position.pace):
+            learner.net.reset(step)
+    else:
+        account = Allotment(ledger, here.allotment)
+    key = (learner.config.seed, step.t, len(here.done))
+    micros = range(config.batch // config.micro_batch)
+    draws = (
+        sample(pools, counts, (*key, update, micro))
+        for update in itertools.count(here.made)
+        for micro in world.mine(micros)
+    )
+    ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
+    classes = torch.from_numpy(step.classes).to(learner.device)
+
+    def micro_batch(micro: int) -> Batch:
+        drawn, images = next(ready)
+        return make_batch(drawn, images, classes, learner.config.augmentation, (*key, here.made, micro))
+
+    while account.affords(here.cost, learner.position.pace):
+        started, spent = ledger.now, ledger.spent
+        turn = learner.method.turn(learner.net, (*key, here.made, 0), counts)
+        if turn not in learner.optimizers:
+            learner.optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
+        optimizer = learner.optimizers[turn]
+        lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
+        optimizer.zero_grad(set_to_none=True)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = Gradients(parameters, len(micros), world)
+        losses: Losses = {}
+        try:
+            with ledger.update():
+                for of_micro in _dealt_out(learner, phase, micros, micro_batch, gradients):
+                    for name, value in of_micro.items():
+                        losses[name] = losses[name] + value if name in losses else value
+        except Overdraft:
+            break  # what is paid is spent, but half an update is not applied
+        if ledger.spent == spent:
+            raise RuntimeError(f"phase {phase.name}: an update that runs nothing is free and would never end")
+        values = {name: float(value) for name, value in losses.items()}
+        if not all(math.isfinite(value) for value in values.values()):
+            raise NotFinite(
+                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {here.made}; {ADVICE}"
+            )
+        gradients.finish()
+        optimizer.step()
+        with within_budget(learner, "after_update"):
+            learner.method.after_update(learner.net, phase)
+        ledger.tick()
+        here.cost, learner.position.pace = ledger.spent - spent, ledger.now - started
+        ledger.pass_seconds = learner.position.pace / here.cost
+        if here.made % LOG_EVERY == 0:
+            learner.witness.event(
+                "update", t=step.t, phase=phase.name, update=here.made, loss=values, lr=lr, spent=ledger.spent
+            )
+        learner.witness.progress(step.t, ledger.spent_fraction())
+        here.made += 1
+        here.updates += 1
+        curve.measure_if_due()
+        yield
+    ready.close()
+    learner.method.end_phase(learner.net, phase)
+    if here.made:
+        require_finite(learner)
+
+
+def run_sweep(learner: Learner, step: TimeStep, here: StepPosition, sweep: Sweep) -> Iterator[None]:
+    """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
+    pool = pools_of(learner.stream, step.t, Mix())[sweep.pool]
+    draws = list(
+        walk(sweep.pool, pool, learner.config.training.micro_batch, (learner.config.seed, step.t, len(here.done)))
+    )
+    ready = learner.loader.iterate(learner.world.mine(draws[here.made :]))
+    while here.made < len(draws):
+        round_ = draws[here.made : here.made + learner.world.size]
+        images = sum(_one_each(learner, sweep, round_, ready))
+        here.gathered += images
+        here.made += len(round_)
+        learner.witness.progress(step.t, learner.ledger.spent_fraction())
+        if images < sum(len(draw.rows) for (draw,) in round_):
+            break
+        yield
+    ready.close()
+    learner.witness.event("sweep", t=step.t, name=sweep.name, images=here.gathered, of=len(pool.rows))
+
+
+def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> Losses:
+    """Add one micro-batch's gradients; returns its share of each term's value."""
+    terms = list(learner.method.losses(learner.net, phase, batch))
+    if terms:
+        # The update's loss is the mean over micro-batches of the sum of the terms.
+        torch.stack([term.weight * term.value for term in terms]).sum().div(micro_batches).backward()
+    return {term.name: term.value.detach() / micro_batches for term in terms}
+
+
+def _dealt_out(
+    learner: Learner, phase: Phase, micros: range, micro_batch: Callable[[int], Batch], gradients: Gradients
+) -> Iterator[Losses]:
+    """Add the gradients of this process's micro-batches; yields the losses of each micro-batch of all processes."""
+    world, ledger = learner.world, learner.ledger
+    if world.size == 1:
+        for micro in micros:
+            losses = backward(learner, phase, micro_batch(micro), len(micros))
+            gradients.add()
+            yield losses
+        return
+    mine: dict[int, tuple[list[Note], dict[str, float]]] = {}
+    for micro in world.mine(micros):
+        with ledger.noting() as notes:
+            losses = backward(learner, phase, micro_batch(micro), len(micros))
+        gradients.add()
+        mine[micro] = notes, {name: float(value) for name, value in losses.items()}
+    every = {micro: entry for theirs in world.exchange(mine) for micro, entry in theirs.items()}
+    for micro in micros:
+        notes, values = every[micro]
+        ledger.settle(notes)
+        yield {name: torch.tensor(value) for name, value in values.items()}
+
+
+def _one_each(
+    learner: Learner, sweep: Sweep, draws: Sequence[tuple[Draw, ...]], ready: Iterator[Loaded]
+) -> Iterator[int]:
+    """Gather a micro-batch in each process, absorb them all in their order; yields how many images of each were."""
+    world, ledger, method = learner.world, learner.ledger, learner.method
+    if world.size == 1:
+        yield _offer(learner, sweep, _part(next(ready)))
+        return
+    mine: tuple[list[Note], dict[str, tuple[torch.Tensor, bool]]] | None = None
+    if world.rank < len(draws):
+        with ledger.noting() as notes:
+            gathered = method.gather(learner.net, sweep, _part(next(ready)))
+        mine = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
+    for draw, theirs in zip(draws, world.exchange(mine), strict=False):
+        assert theirs is not None
+        notes, values = theirs
+        try:
+            ledger.settle(notes)
+        except Overdraft:
+            part = _part(next(learner.loader.iterate(iter([draw]))))
+            yield _offer(learner, sweep, part, halved=True)
+        else:
+            method.absorb(
+                learner.net,
+                sweep,
+                {name: value.to(learner.device) if there else value for name, (value, there) in values.items()},
+            )
+            yield len(draw[0].rows)
+
+
+def _offer(learner: Learner, sweep: Sweep, part: Part, halved: bool = False) -> int:
+    """Let the method gather a part, what is refused in halves; returns how many images were gathered."""
+    start, size = 0, len(part) // 2 if halved else len(part)
+    while start < len(part) and size:
+        try:
+            gathered = learner.method.gather(learner.net, sweep, part.take(slice(start, start + size)))
+        except Overdraft:
+            size //= 2
+        else:
+            learner.method.absorb(learner.net, sweep, gathered)
+            start += size
+    return min(start, len(part))
+
+
+def _part(loaded: Loaded) -> Part:
+    (drawn,), (images,) = loaded
+    return plain_part(drawn, images)
+
+
+@contextmanager
+def within_budget(learner: Learner, hook: str) -> Iterator[None]:
+    """Let a hook spend what is there; only losses and gather may be refused in the midst."""
+    try:
+        yield
+    except Overdraft as refused:
+        name = type(learner.method).__name__
+        raise RuntimeError(f"{name}.{hook} must be paid from what its phases leave over: {refused}") from refused

@@ -1,0 +1,196 @@
+"""The processes that learn one run together, over plain torch.distributed; a process alone needs none of it.
+
+Every process holds the whole state and takes every decision itself, from the same numbers; only the micro-batches of
+updates and sweeps and the chunks of test images are dealt out. What they yield is put together in its own order, so
+that the number of processes changes the speed and nothing else.
+"""
+
+import datetime
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dietcl.errors import UserError
+from dietcl.parallel import cores
+
+Value = TypeVar("Value")
+TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs
+
+
+@dataclass
+class World:
+    """This process among those that learn the same run."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    was_asked: bool = False
+    """Whether this process was asked to stop."""
+    _is_agreed: bool = False
+    _now: float = 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run folder."""
+        return self.rank == 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a process was asked to stop and all of them know."""
+        return self.was_asked if self.size == 1 else self._is_agreed
+
+    def mine(self, items: Iterable[Value]) -> Iterator[Value]:
+        """Return every so-manieth item, beginning with the one of this process's rank."""
+        return islice(items, self.rank, None, self.size)
+
+    def exchange(self, value: Value) -> list[Value]:
+        """Return the values of all processes by rank."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, (self.was_asked, value))
+        self._is_agreed = any(asked for asked, _ in found)
+        return [value for _, value in found]
+
+    def share(self, value: Value) -> Value:
+        """Return the first process's value."""
+        if self.size == 1:
+            return value
+        found = [value if self.is_first else None]
+        dist.broadcast_object_list(found)
+        shared: Any = found[0]
+        return shared  # type: ignore[no-any-return]
+
+    def first(self, work: Callable[[], Value]) -> Value:
+        """Let the first process do something and return its result everywhere; its sentence ends all of them."""
+        if self.size == 1:
+            return work()
+        value: Value | None = None
+        refusal: UserError | None = None
+        if self.is_first:
+            try:
+                value = work()
+            except UserError as error:
+                refusal = error
+        if self.share(refusal is not None):
+            raise refusal or SystemExit(2)  # the others have nothing to add to what the first one says
+        shared: Any = self.share(value)
+        return shared  # type: ignore[no-any-return]
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Let one process of each machine go first, so that the others find what it keeps."""
+        if self.size > 1 and self.local_rank:
+            dist.barrier()
+        try:
+            yield
+        finally:  # also if it failed: then the others find out by themselves
+            if self.size > 1 and not self.local_rank:
+                dist.barrier()
+
+    def sum(self, values: Tensor) -> None:
+        """Put the sum over all processes in the place of some values."""
+        if self.size == 1:
+            return
+        if values.device.type == "mps":  # has no way to talk, so the sum takes a detour
+            carried = values.cpu()
+            dist.all_reduce(carried)
+            values.copy_(carried)
+        else:
+            dist.all_reduce(values)
+
+    def require_equal(self, tensors: Mapping[str, Tensor]) -> None:
+        """Stop if the processes' states have drifted apart, which nothing may cause."""
+        if self.size == 1:
+            return
+        sums = {name: _bits(value) for name, value in tensors.items()}
+        first, *others = self.exchange(sums)
+        for rank, other in enumerate(others, start=1):
+            if different := [name for name in first if other.get(name) != first[name]]:
+                raise RuntimeError(
+                    f"process {rank} has drifted from process 0 in {different[0]}; its state is not theirs"
+                )
+
+    def clock(self) -> float:
+        """Return the time of the last tick, the same in all processes; alone, the time."""
+        return time.monotonic() if self.size == 1 else self._now
+
+    def tick(self) -> None:
+        """Take the first process's time."""
+        if self.size > 1:
+            self._now = self.share(time.monotonic())
+
+
+def launched() -> int:
+    """Return how many processes were started together with this one."""
+    return _places()[1]
+
+
+def join(device: str) -> World:
+    """Meet the processes that torchrun or srun started with this one; alone if there are none."""
+    rank, size, local_rank, local_size = _places()
+    if size == 1:
+        return World()
+    is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if is_cuda:
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"--device {device}: {local_size} processes share {torch.cuda.device_count()} GPUs; "
+                "start one process for each GPU, or give --device cpu"
+            )
+        torch.cuda.set_device(local_rank)
+    os.environ.setdefault("MASTER_ADDR", _first_host())
+    os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+    return World(rank, size, local_rank, local_size)
+
+
+def leave(world: World) -> None:
+    """Part from the other processes."""
+    if world.size > 1:
+        dist.destroy_process_group()
+
+
+def default_threads(world: World) -> int:
+    """Return this process's share of the cores of its machine."""
+    return max(1, cores() // world.local_size)
+
+
+def _places() -> tuple[int, int, int, int]:
+    """Return rank, size, local rank and local size from the environment that torchrun or srun sets."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if all(name in os.environ for name in names):
+        rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
+        return rank, size, local_rank, local_size
+    # Only steps that srun started have these; a batch script itself also knows of tasks, but is one process.
+    if "SLURM_STEP_NUM_TASKS" in os.environ and "SLURM_PROCID" in os.environ:
+        size = int(os.environ["SLURM_STEP_NUM_TASKS"])
+        per_node = os.environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
+        first = re.match(r"\d+", per_node)
+        local_size = int(first.group()) if first else size
+        return int(os.environ["SLURM_PROCID"]), size, int(os.environ.get("SLURM_LOCALID", "0")), local_size
+    return 0, 1, 0, 1
+
+
+def _first_host() -> str:
+    """Return the first of SLURM's nodes, such as node03 of `node[03-05,9],rack1`; this machine if there are none."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "")
+    found = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
+    return found.group(1) + (found.group(2) or "") if found else "127.0.0.1"
+
+
+def _bits(value: Tensor) -> int:
+    """Return a number that another bit anywhere would most likely change."""
+    return zlib.crc32(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -1,0 +1,137 @@
+"""What lies in a run folder: whose run it is, whether it ended, and its files."""
+
+import json
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import dietcl
+from dietcl.budget.receipts import Item
+from dietcl.config import RunConfig
+from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
+from dietcl.engine.learner import Learner
+from dietcl.engine.search import Found
+from dietcl.errors import UserError
+from dietcl.files import LOCK, digest, write_json
+from dietcl.models.checkpoints import shipped
+from dietcl.streams.stream import Stream
+
+# Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
+# half of a run can be taken for another's.
+_OWN = (
+    *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz", ".counts.npz"),
+    *("receipts.json", "samples.npz", "weights.safetensors", "figures", "report.html", "config.json"),
+)
+_CUT_SHORT = re.compile(r"\.(config|receipts|search|environment)\.json\.\d+|\.weights\.safetensors\.\d+")
+_WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
+_RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
+_NONE = object()
+
+
+def is_finished(folder: Path) -> bool:
+    """Tell whether a run came to its end."""
+    return (folder / "finished").is_file()
+
+
+def identity(config: RunConfig, stream: Stream) -> dict[str, Any]:
+    """Return all that decides what a run computes, the content of its files included."""
+    path = shipped(config.model.encoder) if config.weights == "shipped" else Path(config.weights or "")
+    weights = digest(path) if path.is_file() else None
+    return {**config.resolved(), "stream_identity": stream.identity, "weights_digest": weights}
+
+
+def refuse_another(config: RunConfig, stream: Stream, folder: Path) -> None:
+    """Refuse a folder that holds another run, and name every difference."""
+    known = _read_config(folder)
+    if not known and (is_finished(folder) or Checkpoints(folder / CHECKPOINTS, keep=1)):
+        raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
+    if different := list(_differences(known, identity(config, stream))):
+        raise UserError(
+            f"{folder}: holds a run with another {' and '.join(different)}; "
+            "choose another --out, or start over with --fresh"
+        )
+
+
+def refuse_to_empty(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run."""
+    has_content = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+    if has_content and "stream_identity" not in _read_config(folder):
+        raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
+
+
+def empty(folder: Path) -> None:
+    """Remove a run, and nothing that somebody else put into its folder."""
+    for path in (folder / name for name in _OWN):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sweep_up(folder: Path) -> None:
+    """Remove what a killed process left half written."""
+    for path in folder.iterdir():
+        if _CUT_SHORT.fullmatch(path.name):
+            path.unlink()
+
+
+def save_results(learner: Learner, folder: Path) -> None:
+    """Write the counts and the receipts so far."""
+    partial = folder / ".counts.npz"
+    np.savez(partial, **vars(learner.counts))
+    partial.replace(folder / "counts.npz")
+    write_json(folder / "receipts.json", learner.ledger.receipts())
+
+
+def describe(learner: Learner, folder: Path) -> None:
+    """Write down what the run is carried out with."""
+    environment = {
+        "dietcl": dietcl.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "device": str(learner.device),
+        "threads": torch.get_num_threads(),
+        "processes": learner.world.size,
+        "weights": learner.origin,
+        "realized_rate": learner.stream.realized_rate,
+        **{name: version(name) for name in _RECORDED},
+    }
+    write_json(folder / "environment.json", environment)
+
+
+def kept_search(folder: Path) -> Found | None:
+    """Return the search that the folder's run was begun with, if it had one and it can be read."""
+    try:
+        saved = json.loads((folder / "search.json").read_text())
+        return Found(saved["threshold"], saved["scores"], tuple(Item(**item) for item in saved["spent"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Say what differs, such as `training.lr (0.004 there, 0.001 here)`: nothing, if there is no configuration."""
+    for key in mine if theirs else ():
+        one, other = theirs.get(key, _NONE), mine[key]
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            yield _WORDS.get(key) or f"{prefix}{key} ({'unset' if one is _NONE else one} there, {other} here)"
