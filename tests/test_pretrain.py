@@ -72,7 +72,7 @@ def test_a_damaged_configuration_is_named(blobs, tmp_path):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(blobs, tmp_path):
     whole = run(blobs, tmp_path / "out")
-    before, last = sorted((tmp_path / "out/checkpoints").iterdir())
+    _, last = sorted((tmp_path / "out/checkpoints").iterdir())
     last.write_bytes(last.read_bytes()[:-1])
     said, made = [], []
     again = run(blobs, tmp_path / "out", progress=lambda fraction, loss: made.append(fraction), say=said.append)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from dietcl.config import RunConfig
 from dietcl.engine import snapshot
 from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
-from dietcl.engine.device import pick_device
+from dietcl.engine.device import Precision, pick_device, pick_precision
 from dietcl.engine.journal import Journal
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.loop import advance
@@ -82,6 +83,7 @@ def execute(
     bad_share: float = BAD_SHARE,
     saving: Saving = Saving(),  # noqa: B008 (it is frozen)
     world: World | None = None,
+    precision: Precision = "auto",
 ) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless `fresh`.
 
@@ -97,26 +99,32 @@ def execute(
             f"--label-rate {config.recipe.label_rate}: no label is revealed, as it rounds to none in every class and "
             "time step, or the manifest has none; raise it, add --at-least-one, or label some images"
         )
-    if world.first(lambda: _is_done(config, stream, folder, fresh)):
+    place = pick_device(device, world.local_rank if world.size > 1 else None)
+    computed_in = pick_precision(precision, place)
+    mine = identity(config, stream, computed_in)
+    if world.first(lambda: _is_done(mine, folder, fresh)):
         say(f"{folder}: finished before, so nothing was done")
         return
     for remark in remarks(stream):
         say(f"{config.stream}: {remark}")
-    place = pick_device(device, world.local_rank if world.size > 1 else None)
     found = None
     if getattr(config.method_config, "threshold", None) == "auto":
         found = world.first(lambda: None if fresh else kept_search(folder))
         found = found or choose_threshold(
-            config, stream, index, place, lambda share: progress(0, share), bad_share, world
+            config, stream, index, place, lambda share: progress(0, share), bad_share, world, computed_in
         )
     recorder = Recorder(progress, say)
-    learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share, world)
+    learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share, world, computed_in)
     if found is not None:
         learner.ledger.book_search(found.spent)
         cost = sum(item.passes for item in found.spent)
         say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
     # Only now: what cannot be started must neither claim the folder nor empty it.
-    with _claimed(config, learner, folder, fresh, found), listening(world, say):
+    with _claimed(mine | {"hash": config.hash()}, learner.world, folder, fresh), listening(world, say):
+        if world.is_first:
+            describe(learner, folder)
+            if found is not None:
+                write_json(folder / "search.json", asdict(found))
         checkpoints = Checkpoints(folder / CHECKPOINTS, saving.keep)
         journal = _take_up(learner, checkpoints, folder, say)
         if world.is_first:
@@ -130,36 +138,33 @@ def execute(
             if recorder.journal is not None:
                 recorder.journal.close()
         if world.is_first:
-            _finish(learner, folder, say)
+            _finish(config, learner, folder, say)
 
 
-def _is_done(config: RunConfig, stream: Stream, folder: Path, fresh: bool) -> bool:
+def _is_done(mine: dict[str, Any], folder: Path, fresh: bool) -> bool:
     """Refuse a folder that is not for this run; tell whether there is nothing left to do in it."""
     if fresh:
         refuse_to_empty(folder)
         return False
-    refuse_another(config, stream, folder)
+    refuse_another(mine, folder)
     return is_finished(folder)
 
 
 @contextmanager
-def _claimed(config: RunConfig, learner: Learner, folder: Path, fresh: bool, found: Found | None) -> Iterator[None]:
+def _claimed(mine: dict[str, Any], world: World, folder: Path, fresh: bool) -> Iterator[None]:
     """Hold the folder against other processes, make it this run's, and say so in one sentence when it is full."""
     held = ExitStack()
 
     def begin() -> None:
         held.enter_context(locked(make_folder(folder)))
-        _is_done(config, learner.stream, folder, fresh)  # somebody may have been at work in it meanwhile
+        _is_done(mine, folder, fresh)  # somebody may have been at work in it meanwhile
         if fresh:
             empty(folder)
         sweep_up(folder)
-        write_json(folder / "config.json", identity(config, learner.stream) | {"hash": config.hash()})
-        if found is not None:
-            write_json(folder / "search.json", asdict(found))
-        describe(learner, folder)
+        write_json(folder / "config.json", mine)
 
     with held, room(folder):
-        learner.world.first(begin)
+        world.first(begin)
         yield
 
 
@@ -198,7 +203,7 @@ def _learn(
             raise Stopped(f"{folder}: saved; the same command goes on from here")
 
 
-def _finish(learner: Learner, folder: Path, say: Say) -> None:
+def _finish(config: RunConfig, learner: Learner, folder: Path, say: Say) -> None:
     """Write what is left of a run that has learned everything."""
     if bad := learner.loader.storage.bad:
         say(
@@ -209,7 +214,7 @@ def _finish(learner: Learner, folder: Path, say: Say) -> None:
     save_samples(learner, folder / "samples.npz")
     # Whoever uses the head needs to know what its rows stand for.
     classes = json.dumps(learner.stream.classes[: learner.net.classes])
-    save_weights(learner.network, folder / "weights.safetensors", {"config": learner.config.hash(), "classes": classes})
+    save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash(), "classes": classes})
     (folder / "finished").touch()
 
 

@@ -41,19 +41,20 @@ def is_finished(folder: Path) -> bool:
     return (folder / "finished").is_file()
 
 
-def identity(config: RunConfig, stream: Stream) -> dict[str, Any]:
-    """Return all that decides what a run computes, the content of its files included."""
+def identity(config: RunConfig, stream: Stream, precision: torch.dtype | None = None) -> dict[str, Any]:
+    """Return all that decides what a run computes, the content of its files included, and the precision if given."""
     path = shipped(config.model.encoder) if config.weights == "shipped" else Path(config.weights or "")
     weights = digest(path) if path.is_file() else None
-    return {**config.resolved(), "stream_identity": stream.identity, "weights_digest": weights}
+    found = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": weights}
+    return found if precision is None else {**found, "precision": str(precision).removeprefix("torch.")}
 
 
-def refuse_another(config: RunConfig, stream: Stream, folder: Path) -> None:
-    """Refuse a folder that holds another run, and name every difference."""
+def refuse_another(mine: dict[str, Any], folder: Path) -> None:
+    """Refuse a folder that holds another run than the one of this identity, and name every difference."""
     known = _read_config(folder)
     if not known and (is_finished(folder) or Checkpoints(folder / CHECKPOINTS, keep=1)):
         raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
-    if different := list(_differences(known, identity(config, stream))):
+    if different := list(_differences(known, mine)):
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "
             "choose another --out, or start over with --fresh"
@@ -130,6 +131,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Say what differs, such as `training.lr (0.004 there, 0.001 here)`: nothing, if there is no configuration."""
     for key in mine if theirs else ():
+        if key == "hash":  # which only sums up the rest
+            continue
         one, other = theirs.get(key, _NONE), mine[key]
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _differences(one, other, f"{prefix}{key}.")

@@ -1,4 +1,8 @@
-"""The device that computes."""
+"""The device that computes, and how precisely."""
+
+import subprocess
+import sys
+from typing import Literal
 
 import torch
 
@@ -16,6 +20,38 @@ def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
         there = ", ".join(kind for kind, there in available.items() if there)
         raise UserError(f"--device {name}: not available here; use auto or one of {there}")
     return torch.device(name if number is None or name != "cuda" else f"cuda:{number}")
+
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+# A child process does this, because some CPUs announce bfloat16 and then die of it.
+_TRIAL = """
+import torch
+layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64))
+with torch.autocast("cpu", torch.bfloat16):
+    loss = layer(torch.randn(64, 64)).float().square().mean()
+loss.backward()
+print(bool(loss.isfinite()) and all(bool(p.grad.isfinite().all()) for p in layer.parameters()))
+"""
+
+
+def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
+    """Return what the network computes in; auto is bfloat16 on GPUs that have it, and float32 elsewhere."""
+    if name == "float32" or (name == "auto" and device.type != "cuda"):
+        return torch.float32
+    if device.type == "cuda":
+        works = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        works = device.type == "cpu" and cpu_has_bfloat16()
+    if name == "bfloat16" and not works:
+        raise UserError(f"--precision bfloat16: does not work on this {device.type}; use float32")
+    return torch.bfloat16 if works else torch.float32
+
+
+def cpu_has_bfloat16() -> bool:
+    """Tell whether a network can learn in bfloat16 on this CPU, at the risk of a child process."""
+    child = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, check=False)
+    return child.returncode == 0 and child.stdout.strip() == "True"
 
 
 def set_threads(threads: int | None) -> None:

@@ -72,6 +72,7 @@ def assemble(
     witness: Witness,
     bad_share: float = BAD_SHARE,
     world: World | None = None,
+    precision: torch.dtype = torch.float32,
 ) -> Learner:
     """Put together a learner that has learned nothing yet."""
     world = world or World()
@@ -85,7 +86,7 @@ def assemble(
     clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
     ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
     loader = Loader(stream, Storage(index, config.model.image_size, bad_share), device)
-    net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say)
+    net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say, precision)
     method.setup(net)
     return Learner(
         config=config,

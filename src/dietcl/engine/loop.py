@@ -57,8 +57,8 @@ def advance(learner: Learner) -> Iterator[Moment]:
                 learner.method.end_step(learner.net, step)
             curve.after_last_update()
             here.is_learned = True
-        watch.note()
-        yield "learned"
+            watch.note()
+            yield "learned"
         _finish(learner, step, here)
         yield "step"
 

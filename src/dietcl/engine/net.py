@@ -34,6 +34,7 @@ class Net:
         seed: int,
         initial: Callable[[], Weights],
         say: Callable[[str], None],
+        precision: torch.dtype = torch.float32,
     ) -> None:
         self._network = network
         self._ledger = ledger
@@ -41,6 +42,7 @@ class Net:
         self._initial = initial
         self.say = say
         """Tells the user a sentence."""
+        self._precision = precision
         self._paid = False
         self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
         self._guard(network)
@@ -76,26 +78,26 @@ class Net:
             self._ledger.charge(part.pool, "train", len(part))
         with self._running():
             features = self._network.features(torch.cat([part.images for part in parts]))
-            logits = self._network.logits_of(features)
+            logits = _full(self._network.logits_of(features))
         return list(logits.split([len(part) for part in parts]))
 
     def encode(self, images: Tensor, purpose: str) -> Tensor:
         """Return features with gradient, at the price of logits."""
         self._charge(purpose, "train", "forward", images)
         with self._running():
-            return self._network.features(images)
+            return _full(self._network.features(images))
 
     def classify(self, features: Tensor, purpose: str) -> Tensor:
         """Return the logits of given features with gradient; the head that `encode` was charged for is not this one."""
         self._charge(purpose, "head_train", "head_forward", features)
         with self._running():
-            return self._network.logits_of(features)
+            return _full(self._network.logits_of(features))
 
     def stages(self, images: Tensor, count: int, purpose: str) -> list[Tensor]:
         """Return maps of features [B, dim, grid, grid] with gradient from so many depths of the encoder."""
         self._charge(purpose, "train", "forward", images)
         with self._running():
-            return self._network.stages(images, count)
+            return [_full(stage) for stage in self._network.stages(images, count)]
 
     def prompted(self, images: Tensor, prompts_BPD: Tensor, purpose: str, frozen: bool) -> Tensor:
         """Return the mean of what becomes of the prompts, with gradient: to the prompts alone if frozen."""
@@ -103,7 +105,7 @@ class Net:
         self._charge(purpose, "prompt" if frozen else "prompt_train", "prompt_forward", images, number)
         weights = self.weights(live=False) if frozen else None
         with self._running():
-            return self._network.prompted(images, prompts_BPD, weights)
+            return _full(self._network.prompted(images, prompts_BPD, weights))
 
     def reconstruct(self, part: Part, key: tuple[int | str, ...]) -> Tensor:
         """Return the mean reconstruction loss with gradient, under masks drawn by the key."""
@@ -111,7 +113,7 @@ class Net:
         with self._running():
             generator = torch_generator(part.images.device, *key, "mask")
             losses, _, _ = self._network.reconstruct(part.images, generator)
-        return losses.mean()
+        return _full(losses).mean()
 
     def run(self, module: nn.Module, *inputs: Tensor, purpose: str, weights: Weights | None = None) -> Any:
         """Run a module of the method's own with gradient, or without one under the given weights."""
@@ -121,7 +123,8 @@ class Net:
                 raise ValueError(f"{type(module).__name__}: inputs of {[len(value) for value in inputs]} rows differ")
             self._ledger.charge_flops(purpose, "module", rows * self._flops_of(module, inputs), rows)
             with self._running():
-                return module(*inputs) if weights is None else functional_call(module, dict(weights), inputs)
+                output = module(*inputs) if weights is None else functional_call(module, dict(weights), inputs)
+        return tuple(map(_full, output)) if isinstance(output, tuple) else _full(output)
 
     # Runs without gradient.
 
@@ -129,26 +132,26 @@ class Net:
         """Return features without gradient, of the network or under other weights of it."""
         self._ledger.charge(purpose, "forward", len(images))
         with self._running(), torch.no_grad():
-            return self._network.features(images, weights)
+            return _full(self._network.features(images, weights))
 
     def scores(self, images: Tensor, purpose: str = "predict", weights: Weights | None = None) -> Tensor:
         """Return logits without gradient, of the network or under other weights of it."""
         self._ledger.charge(purpose, "forward", len(images))
         with self._running(), torch.no_grad():
-            return self._network.logits_of(self._network.features(images, weights), weights)
+            return _full(self._network.logits_of(self._network.features(images, weights), weights))
 
     def query(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
         """Return class tokens without gradient, of the network or under other weights of it."""
         self._ledger.charge(purpose, "forward", len(images))
         with self._running(), torch.no_grad():
-            return self._network.query(images, weights)
+            return _full(self._network.query(images, weights))
 
     def reconstructions(self, images: Tensor, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
         """Return predicted patches and masks without gradient."""
         self._ledger.charge("reconstruct", "reconstruct_forward", len(images))
         with self._running(), torch.no_grad():
             _, patches, mask = self._network.reconstruct(images, torch_generator(images.device, *key, "mask"))
-        return patches, mask
+        return _full(patches), mask
 
     # Gradients as a measure of importance.
 
@@ -199,7 +202,11 @@ class Net:
         with seeded(self._seed, "module", name):
             module = make()
         self._guard(module)
-        return module.to(self._network.head.weight.device)
+        return module.to(self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self._network.head.weight.device
 
     # Payment.
 
@@ -225,7 +232,7 @@ class Net:
         weights = self.weights()
         with torch.enable_grad():
             with self._running():
-                logits = self._network.logits_of(self._network.features(part.images))
+                logits = _full(self._network.logits_of(self._network.features(part.images)))
             found = torch.autograd.grad(loss(part, logits), list(weights.values()), materialize_grads=True)
         return dict(zip(weights, found, strict=True))
 
@@ -263,10 +270,16 @@ class Net:
     def _running(self) -> Iterator[None]:
         self._paid = True
         try:
-            yield
+            with torch.autocast(self._device.type, self._precision, enabled=self._precision != torch.float32):
+                yield
         finally:
             self._paid = False
 
     def _refuse_unpaid(self, module: nn.Module, inputs: Any) -> None:
         if not self._paid:
             raise Unmetered(f"{type(module).__name__} was run without a charge; call it through net")
+
+
+def _full(values: Tensor) -> Tensor:
+    """Return values in the precision that losses are computed in."""
+    return values.float() if values.dtype == torch.bfloat16 else values

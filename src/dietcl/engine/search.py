@@ -54,6 +54,7 @@ def choose_threshold(
     progress: Callable[[float], None],
     bad_share: float = BAD_SHARE,
     world: World | None = None,
+    precision: torch.dtype = torch.float32,
 ) -> Found:
     """Try every candidate on held-out revealed labels of the first time steps and return the best."""
     budget = Budget.parse(config.budget)
@@ -73,7 +74,7 @@ def choose_threshold(
     for number, (candidate, fold) in enumerate(trials):
         method_config = replace(config.method_config, threshold=str(candidate))
         trial = replace(config, method_config=method_config, evaluation=Evaluation())
-        learner = assemble(trial, fold, index, device, Silent(), bad_share, world)
+        learner = assemble(trial, fold, index, device, Silent(), bad_share, world, precision)
         for _ in learn(learner):
             pass
         counts = learner.counts

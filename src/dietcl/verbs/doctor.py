@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,14 +25,6 @@ NEEDED = (
     *("safetensors", "matplotlib", "tyro", "rich"),
 )
 LEAST_DISK = 2**30
-
-# A child process does this, because some CPUs announce bf16 and then die of it.
-BF16 = """
-import torch
-x = torch.randn(64, 64)
-with torch.autocast("cpu", torch.bfloat16):
-    print(float((x @ x).float().abs().sum() > 0))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +115,12 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    child = subprocess.run([sys.executable, "-c", BF16], capture_output=True, text=True, check=False)
-    works = child.returncode == 0 and child.stdout.strip() == "1.0"
-    return "fp32 (default)" + (", bf16 works on the CPU" if works else "; bf16 does not work on this CPU")
+    from dietcl.engine.device import cpu_has_bfloat16, pick_device, pick_precision
+
+    device = pick_device()
+    chosen = str(pick_precision("auto", device)).removeprefix("torch.")
+    works = "works" if cpu_has_bfloat16() else "does not work"
+    return f"{chosen} by default on {device}; bfloat16 {works} on the CPU"
 
 
 def _fonts() -> str:

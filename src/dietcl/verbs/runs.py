@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from dietcl.config import RunConfig, stream_title
-from dietcl.engine.device import set_threads
+from dietcl.engine.device import Precision, set_threads
 from dietcl.engine.world import World, default_threads
 from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.report.runs import read_run
@@ -35,6 +35,7 @@ def carry_out(
     bad_images: float = BAD_SHARE,
     saving: Saving = Saving(),  # noqa: B008 (it is frozen)
     world: World | None = None,
+    precision: Precision = "auto",
 ) -> None:
     """Execute runs one after the other with a progress bar each; quiet when not a terminal."""
     world = world or World()
@@ -73,6 +74,7 @@ def carry_out(
                     bad_share=bad_images,
                     saving=saving,
                     world=world,
+                    precision=precision,
                 )
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -32,7 +32,7 @@ Three options decide which further ones there are; name them and ask for --help 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where and how a run is carried out; none of it changes the result."""
+    """Where and how a run is carried out; device and precision change the rounding, nothing else the result."""
 
     out: Path | None = None
     """Run folder (runs/STREAM-METHOD-HASH by default); an unfinished run in it is continued."""
@@ -44,6 +44,8 @@ class Where:
     """CPU threads (all cores by default)."""
     bad_images: float = BAD_SHARE
     """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the network computes in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     checkpoint_every: int = Saving.every
     """Updates between checkpoints; the end of every time step is one, too."""
     checkpoint_minutes: float = Saving.minutes
@@ -88,6 +90,7 @@ def main(arguments: list[str]) -> int:
         fresh=where.fresh,
         bad_images=where.bad_images,
         saving=where.saving(),
+        precision=where.precision,
         world=world,
     )
     leave(world)

@@ -1,0 +1,284 @@
+"""Several processes learn one run to the same end, bit for bit, and none of them waits for one that is gone."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dietcl.engine import stretches, world
+from dietcl.engine.gradients import Gradients
+from dietcl.engine.world import World
+from dietcl.methods import every_method
+from dietcl.run import execute
+from dietcl.stopping import Saving
+from processes import config_of, together, watch
+from test_cli import small
+from test_resume import nothing, outcome
+
+# Odd budgets end amid an update or a sweep; curves evaluate within a time step.
+TASKS = [
+    *({"method": method} for method in every_method() if ":" not in method),
+    {"method": "dualnet", "budget": "7.7", "curves": 2},
+    {"method": "ranpac", "budget": "0.7"},
+    {"method": "acm", "budget": "0.06"},
+    {"method": "ewc", "budget": "1.4", "options": {"online": True}},
+    {"method": "derpp", "budget": "2.05"},
+]
+
+
+def named(tasks, folder):
+    return [{**task, "folder": str(folder / f"{number}-{task['method']}")} for number, task in enumerate(tasks)]
+
+
+@pytest.fixture(scope="module")
+def alone(blobs, tmp_path_factory):
+    """What every task comes to in this process, and the rows of its micro-batches."""
+    folder = tmp_path_factory.mktemp("alone")
+    results = {}
+    make_batch, threads = stretches.make_batch, torch.get_num_threads()
+    torch.set_num_threads(1)
+    for task in named(TASKS, folder):
+        drawn = []
+        watch(stretches, drawn)
+        config = config_of(blobs, task["method"], task.get("budget"), task.get("curves", 0), **task.get("options", {}))
+        execute(config, Path(task["folder"]), device="cpu", progress=nothing)
+        results[Path(task["folder"]).name] = (outcome(Path(task["folder"])), {tuple(key): rows for key, rows in drawn})
+    stretches.make_batch = make_batch
+    torch.set_num_threads(threads)
+    return results
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_number_of_processes_changes_no_bit(blobs, tmp_path, alone, size):
+    tasks = named(TASKS, tmp_path)
+    together(size, blobs, tasks)
+    for task in tasks:
+        folder = Path(task["folder"])
+        expected, rows = alone[folder.name]
+        assert outcome(folder) == expected, folder.name
+        by_rank = [json.loads((tmp_path / f"{folder.name}.rows-{rank}.json").read_text()) for rank in range(size)]
+        dealt = {tuple(key): (rank, drawn) for rank, entries in enumerate(by_rank) for key, drawn in entries}
+        assert len(dealt) == sum(len(entries) for entries in by_rank)  # nobody does what another does
+        for key, drawn in rows.items():
+            assert dealt[key] == (key[-1] % size, drawn)
+        # An update that alone was refused midway is tried as a whole by several.
+        assert all(key[:-1] in {known[:-1] for known in rows} for key in dealt.keys() - rows.keys())
+
+
+def test_more_processes_than_micro_batches_do_no_harm(blobs, tmp_path, alone):
+    tasks = named(TASKS, tmp_path)
+    chosen = [task for task in tasks if task["method"] in ("dietcl", "dualnet", "ewc")]
+    together(5, blobs, chosen)
+    for task in chosen:
+        assert outcome(Path(task["folder"])) == alone[Path(task["folder"]).name][0]
+
+
+def test_a_run_goes_on_with_any_other_number_of_processes(blobs, tmp_path, alone):
+    for method in ("dualnet", "ewc"):
+        name = next(name for name in alone if name.endswith(method))
+        task = {"method": method, "folder": str(tmp_path / name)}
+        said = together(3, blobs, [{**task, "stop_after": 0.0}] * 5)
+        assert all(words.count("stopped") == 5 for words in said)
+        assert "going on in time step 1, after update 4" in said[0]
+        together(2, blobs, [{**task, "stop_after": 0.0}] * 3)
+        with pytest.raises(Exception, match="goes on"):
+            execute(
+                config_of(blobs, method),
+                Path(task["folder"]),
+                device="cpu",
+                progress=nothing,
+                saving=Saving(stop_after=0.0),
+            )
+        together(3, blobs, [task])
+        assert outcome(Path(task["folder"])) == alone[name][0]
+
+
+def test_a_budget_in_seconds_is_spent_together(blobs, tmp_path):
+    task = {"method": "dualnet", "budget": "1s", "curves": 2, "folder": str(tmp_path / "run")}
+    started = time.monotonic()
+    together(2, blobs, [task])
+    assert time.monotonic() - started < 120
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    ends = [event for event in events if event["event"] == "step_end"]
+    assert len(ends) == 3
+    assert all(event["updates"] > 0 and 0.5 < event["spent"] < 30 for event in ends)
+
+
+# Started by torchrun.
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def torchrun(size: int, *more: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(size),
+        "--master-port",
+        str(free_port()),
+        *more,
+    ]
+
+
+def test_torchrun_trains_to_the_same_end_and_tells_it_once(blobs, tmp_path):
+    arguments = ["train", *small(blobs, "--method", "er"), "--threads", "1", "--device", "cpu"]
+    command = [*torchrun(2), "-m", "dietcl", *arguments, "--out", str(tmp_path / "two")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("run: ") == 1
+    single = [sys.executable, "-m", "dietcl", *arguments, "--out", str(tmp_path / "one")]
+    assert subprocess.run(single, capture_output=True, check=False).returncode == 0
+    assert outcome(tmp_path / "two") == outcome(tmp_path / "one")
+    assert json.loads((tmp_path / "two/environment.json").read_text())["processes"] == 2
+    refused = subprocess.run(
+        [*torchrun(2), "-m", "dietcl", *arguments, "--seed", "7", "--out", str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert refused.returncode != 0
+    assert refused.stderr.count("two: holds a run with another seed (0 there, 7 here)") == 1
+    assert "Traceback" not in refused.stderr.partition("torch/distributed")[0]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dietcl.engine import loop
+from dietcl.cli import main
+advance, folder, mode = loop.advance, Path(sys.argv[1]), sys.argv[2]
+
+def dies(learner):
+    for number, moment in enumerate(advance(learner)):
+        yield moment
+        if learner.world.rank == 1 and number == 7 and not (folder / "died").exists():
+            (folder / "died").touch()
+            if mode == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ZeroDivisionError("a process of its own mind")
+
+import dietcl.run
+dietcl.run.advance = dies
+raise SystemExit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["kill", "raise"])
+def test_a_process_that_dies_brings_the_job_down_and_a_restart_goes_on(blobs, tmp_path, mode):
+    arguments = ["train", *small(blobs, "--method", "er", "--budget", "6"), "--threads", "1", "--device", "cpu"]
+    arguments += ["--checkpoint-every", "2"]
+    (tmp_path / "killed.py").write_text(KILLED)
+    script = [str(tmp_path / "killed.py"), str(tmp_path), mode, *arguments, "--out", str(tmp_path / "run")]
+    started = time.monotonic()
+    result = subprocess.run([*torchrun(2), *script], capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode != 0
+    assert time.monotonic() - started < 90  # seconds after the death; most of it is the start
+    assert ("Signal 9 (SIGKILL)" if mode == "kill" else "ZeroDivisionError: a process of its own mind") in result.stderr
+    (tmp_path / "died").unlink()
+    again = subprocess.run(
+        [*torchrun(2, "--max-restarts", "1"), *script], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "died").exists()
+    assert again.stderr.count("run: going on in time step 2, after update") == 2  # at the start and after the death
+    single = [sys.executable, "-m", "dietcl", *arguments, "--out", str(tmp_path / "one")]
+    assert subprocess.run(single, capture_output=True, check=False).returncode == 0
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "one")
+
+
+def test_sigterm_to_torchrun_saves_the_run(blobs, tmp_path):
+    arguments = ["train", *small(blobs, "--budget", "4000"), "--threads", "1", "--device", "cpu"]
+    command = [*torchrun(2), "-m", "dietcl", *arguments, "--out", str(tmp_path / "run")]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run/events.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    job.send_signal(signal.SIGTERM)
+    _, said = job.communicate(timeout=60)
+    assert "run: saved; the same command goes on from here" in said
+    assert list((tmp_path / "run/checkpoints").glob("0*"))
+
+
+# Parts.
+
+
+def test_places_are_found_in_the_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "RANK", "LOCAL_", "WORLD_")):
+            monkeypatch.delenv(name)
+    assert world._places() == (0, 1, 0, 1)
+    # A batch script knows of tasks, but only srun starts them.
+    for name, value in {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert world._places() == (0, 1, 0, 1)
+    srun = {
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    }
+    for name, value in srun.items():
+        monkeypatch.setenv(name, value)
+    assert world._places() == (5, 8, 1, 4)
+    for name, value in {"RANK": "2", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert world._places() == (2, 6, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node[03-05,9],rack1", "node03"), ("gpu7", "gpu7"), ("a-1,a-2", "a-1"), ("", "127.0.0.1")],
+)
+def test_the_first_node_leads(monkeypatch, nodes, first):
+    monkeypatch.setenv("SLURM_STEP_NODELIST", nodes)
+    assert world._first_host() == first
+
+
+def test_a_sum_of_gradients_is_that_of_single_precision_rounded_once():
+    parameters = [
+        torch.nn.Parameter(torch.zeros(2)),
+        torch.nn.Parameter(torch.zeros(3)),
+        torch.nn.Parameter(torch.zeros(1)),
+    ]
+    gradients = Gradients(parameters, 3, World())
+    for values in ([1.0, 2.0**-30], [-1.0, 2.0**-30], [2.0**-40, 1.0]):
+        parameters[0].grad = torch.tensor(values)
+        parameters[2].grad = None
+        gradients.add()
+    parameters[1].grad = None
+    gradients.finish()
+    # Added in single precision in this order, the first would be 2**-40 too, but not with the last before the second.
+    assert parameters[0].grad.tolist() == [2.0**-40, 1.0]
+    assert parameters[1].grad is None
+    assert parameters[2].grad is None
+    assert all(parameter.dtype == torch.float32 for parameter in parameters)
+
+
+def test_one_micro_batch_alone_keeps_its_gradient():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = expected = torch.ones(2)
+    gradients = Gradients([parameter], 1, World())
+    gradients.add()
+    gradients.finish()
+    assert parameter.grad is expected
+
+
+def test_threads_are_shared_out(monkeypatch):
+    monkeypatch.setattr(world, "cores", lambda: 8)
+    assert [world.default_threads(World(0, size, 0, size)) for size in (1, 2, 3, 64)] == [8, 4, 2, 1]
