@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from tiny import AMPLE, tiny_config
 MICRO_BATCHES = 4
 
 
-def config_of(manifest: Path, method: str, budget: str | None = None, curves: int = 0, **options: Any) -> RunConfig:
-    """Return a configuration whose updates have four micro-batches of six images."""
-    config = tiny_config(manifest, method, budget=budget or AMPLE.get(method, "2"), **options)
+def config_of(manifest: Path, task: Mapping[str, Any]) -> RunConfig:
+    """Return a task's configuration: its updates have four micro-batches of six images."""
+    method = task["method"]
+    budget = task.get("budget", AMPLE.get(method, "2"))
+    config = tiny_config(manifest, method, budget=budget, **task.get("options", {}))
     return replace(
         config,
         training=replace(config.training, batch=6 * MICRO_BATCHES, micro_batch=6),
-        evaluation=replace(config.evaluation, curves=curves),
+        evaluation=replace(config.evaluation, curves=task.get("curves", 0)),
     )
 
 
@@ -32,10 +34,10 @@ def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     places = {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
+        "WORLD_SIZE": f"{size}",
+        "LOCAL_WORLD_SIZE": f"{size}",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": f"{port}",
     }
     children = [
         subprocess.Popen(
@@ -73,9 +75,7 @@ def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
         folder = Path(task["folder"])
         drawn: list[Any] = []
         watch(stretches, drawn)
-        config = config_of(
-            manifest, task["method"], task.get("budget"), task.get("curves", 0), **task.get("options", {})
-        )
+        config = config_of(manifest, task)
         saving = Saving(stop_after=task.get("stop_after"), every=task.get("every", 100))
         world.was_asked = world._is_agreed = False
         try:

@@ -133,9 +133,12 @@ def test_a_lost_part_is_named(tmp_path):
 def test_what_seldom_changes_is_written_only_when_it_did(tmp_path, monkeypatch):
     store, written = Checkpoints(tmp_path, keep=2), []
     write = checkpoint.write_bytes
-    monkeypatch.setattr(
-        checkpoint, "write_bytes", lambda path, data: (written.append(path.name[:4]), write(path, data))
-    )
+
+    def watch(path, data):
+        written.append(path.name[:4])
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_bytes", watch)
     rare = {"big": torch.arange(1000.0), "empty": torch.zeros(0)}
     for number in range(4):
         store.save(state(number), rare, {})
