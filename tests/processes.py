@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dietcl.config import RunConfig
+from dietcl.streams.loader import Loader
 from tiny import AMPLE, tiny_config
 
 MICRO_BATCHES = 4
@@ -74,7 +75,9 @@ def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
     for task in tasks:
         folder = Path(task["folder"])
         drawn: list[Any] = []
+        loaded: list[Any] = []
         watch(stretches, drawn)
+        watch_loader(loaded)
         config = config_of(manifest, task)
         saving = Saving(stop_after=task.get("stop_after"), every=task.get("every", 100))
         world.was_asked = world._is_agreed = False
@@ -82,7 +85,7 @@ def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
             execute(config, folder, device="cpu", progress=lambda t, share: None, say=print, world=world, saving=saving)
         except Stopped:
             print("stopped")
-        (folder.parent / f"{folder.name}.rows-{world.rank}.json").write_text(json.dumps(drawn))
+        (folder.parent / f"{folder.name}.rows-{world.rank}.json").write_text(json.dumps([drawn, loaded]))
     leave(world)
 
 
@@ -96,6 +99,18 @@ def watch(stretches: Any, drawn: list[Any]) -> None:
         return make_batch(draws, images, classes, augmentation, key)
 
     stretches.make_batch = watched
+
+
+def watch_loader(loaded: list[Any]) -> None:
+    """Write down the key of every micro-batch whose images are read."""
+    load = getattr(Loader, "unwatched", Loader._load)
+    Loader.unwatched = load
+
+    def watched(self: Loader, draws: Any, ahead: Any) -> Any:
+        loaded.extend(list(draw.key) for draw in draws)
+        return load(self, draws, ahead)
+
+    Loader._load = watched
 
 
 if __name__ == "__main__":

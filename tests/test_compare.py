@@ -70,11 +70,14 @@ def finished(folder: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/finished")}
 
 
-def test_the_table_is_sorted_and_has_the_costs(compare, compared):
+def test_the_table_is_sorted_and_has_the_costs(compare, compared, monkeypatch):
     before = finished(compared)
     assert (compared / "report.html").is_file()
     assert (compared / "figures/accuracy_mean.png").stat().st_size > 1000
-    rows = json.loads(compare(compared, "--methods", ",".join(COMPARED), "--seeds", "2", "--jobs", "1", "--json").out)
+    monkeypatch.setattr("dietcl.parallel._Worker", None)  # as all is done, no process is to be started
+    result = compare(compared, "--methods", ",".join(COMPARED), "--seeds", "2", "--jobs", "1", "--json")
+    assert "10 of 10 runs were finished before" in result.err
+    rows = json.loads(result.out)
     assert finished(compared) == before
     assert {row["label"] for row in rows} == set(COMPARED)
     accuracies = [row["final_mean"] for row in rows]
@@ -95,7 +98,9 @@ def test_the_table_is_sorted_and_has_the_costs(compare, compared):
 def test_finished_runs_are_not_repeated(compare, compared, tmp_path):
     shutil.copytree(compared / "naive-seed0", tmp_path / "naive-seed0")
     before = finished(tmp_path)
-    assert compare(tmp_path, "--methods", "naive,ncm", "--jobs", "1").code == 0
+    result = compare(tmp_path, "--methods", "naive,ncm", "--jobs", "1")
+    assert result.code == 0
+    assert "1 of 2 runs were finished before" in result.err
     after = finished(tmp_path)
     assert after == before | {"ncm-seed0": after["ncm-seed0"]}
     assert compare(tmp_path, "--methods", "naive", "--fresh").code == 0
@@ -105,12 +110,13 @@ def test_finished_runs_are_not_repeated(compare, compared, tmp_path):
 def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_path):
     shutil.copytree(compared / "er-seed0", tmp_path / "er-seed0")
     (tmp_path / "er-seed0/finished").unlink()
-    (tmp_path / "er-seed0/checkpoint/progress.json").write_text("not JSON")
+    for path in (tmp_path / "er-seed0/checkpoints").glob("0*"):
+        path.write_text("nothing")
     result = compare(tmp_path, "--methods", "er,naive", "--jobs", "1")
     assert result.code == 1
     assert "er, seed 0:" in result.err
     assert "er-seed0.failed.log" in result.err
-    assert "the checkpoint is damaged" in (tmp_path / "er-seed0.failed.log").read_text()
+    assert "none of the checkpoints is whole" in (tmp_path / "er-seed0.failed.log").read_text()
     assert "naive" in result.out
     assert read_run(tmp_path / "naive-seed0").finished
     assert compare(tmp_path, "--methods", "er", "--fresh").code == 0
@@ -142,6 +148,15 @@ def test_runs_of_another_configuration_are_refused_at_once(compare, compared):
     assert result.code == 2
     assert "ncm-seed0: holds a run with another budget" in result.err
     assert not (compared / "acm-seed0").exists()
+
+
+def test_a_report_of_somebody_else_is_not_overwritten(compare, tmp_path):
+    (tmp_path / "report.html").write_text("of last year")
+    result = compare(tmp_path, "--methods", "ncm")
+    assert result.code == 2
+    assert "holds a report.html that is not about runs in this folder" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "of last year"
 
 
 def test_tiny_gives_way_to_what_is_asked_for(compare, tmp_path):

@@ -27,6 +27,8 @@ from dietcl.streams.sources.table import Table
 from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
 from prepared import rows
+from processes import together
+from test_resume import outcome
 
 BUCKET = "photos"
 
@@ -184,3 +186,18 @@ def test_a_bucket_that_may_not_be_read_is_one_sentence(
             UserError, match=r"s3://photos/folder.*: cannot be reached \(Access Denied\); is the address right"
         ):
             ask()
+
+
+def test_several_processes_read_each_its_own_images_from_the_store(bucket: str, tmp_path: Path) -> None:
+    client, near = boto3.client("s3"), tmp_path / "near"
+    for number in range(48):
+        path = near / ("test" if number >= 36 else "train") / f"class{number % 6}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number * 5, 40 * (number % 6), 90)).save(path)
+        client.put_object(Bucket=BUCKET, Key=f"many/{path.relative_to(near)}", Body=path.read_bytes())
+    ends = []
+    for place, processes in ((str(near), 1), (f"{bucket}/many", 2)):
+        made = prepare(Folder(), place, tmp_path / f"{processes}")
+        together(processes, made.manifest, [{"method": "er", "folder": str(tmp_path / f"run{processes}")}])
+        ends.append(outcome(tmp_path / f"run{processes}"))
+    assert ends[0] == ends[1]

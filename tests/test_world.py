@@ -63,7 +63,10 @@ def test_the_number_of_processes_changes_no_bit(blobs, tmp_path, alone, size):
         folder = Path(task["folder"])
         expected, rows = alone[folder.name]
         assert outcome(folder) == expected, folder.name
-        by_rank = [json.loads((tmp_path / f"{folder.name}.rows-{rank}.json").read_text()) for rank in range(size)]
+        notes = [json.loads((tmp_path / f"{folder.name}.rows-{rank}.json").read_text()) for rank in range(size)]
+        by_rank = [drawn for drawn, _ in notes]
+        for rank, (_, loaded) in enumerate(notes):  # each reads only what it needs
+            assert all(key[-1] % size == rank for key in loaded if key)
         dealt = {tuple(key): (rank, drawn) for rank, entries in enumerate(by_rank) for key, drawn in entries}
         assert len(dealt) == sum(len(entries) for entries in by_rank)  # nobody does what another does
         for key, drawn in rows.items():

@@ -5,17 +5,18 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-from dietcl.errors import UserError
+from dietcl.errors import Stopped, UserError
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 Progress = Callable[[int, float], None]
-# What is run in the processes: it gets an item and may report how far it is.
+# What is done with every item, elsewhere: it gets the item and may report how far it is.
 Work = Callable[[Item, Callable[[float], None]], Value]
 
 # Spawned, because forked children inherit torch's thread pools in a state that may hang.
@@ -88,6 +89,7 @@ def in_processes(
     finally:
         for worker in workers.values():
             worker.process.terminate()
+            worker.pipe.close()  # whoever saves a run before it ends does not wait for another item afterwards
         for worker in workers.values():
             worker.process.join()
 
@@ -97,21 +99,41 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def use_threads(threads: int) -> None:
+    """Let this process compute with so many threads; what it imports afterwards reads it from the environment."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def attempt(work: Work[Item, Value], item: Item, number: int, report: Callable[[float], None]) -> Outcome[Value]:
+    """Do the work on one item; whatever it raises becomes a part of the outcome."""
+    try:
+        return Outcome(number, work(item, report), None)
+    except (UserError, Stopped) as error:
+        return Outcome(number, None, str(error))
+    except Exception:
+        return Outcome(number, None, traceback.format_exc())
+
+
 def _serve(work: Any, pipe: Connection) -> None:
     """Work on what comes through the pipe until it is closed."""
     # Ctrl-C is the parent's business, which ends its workers: a run can be killed at any time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
+    use_threads(1)
 
-    torch.set_num_threads(1)
+    def tell(news: Any) -> None:
+        with suppress(OSError):  # the parent has lost interest
+            pipe.send(news)
+
     while True:
         try:
             number, item = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
-        pipe.send(_do(work, item, number, pipe))
+        tell(attempt(work, item, number, lambda done: tell(float(done))))
 
 
 def _follow_parent() -> None:
@@ -120,12 +142,3 @@ def _follow_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _do(work: Work[Item, Value], item: Item, number: int, pipe: Connection) -> Outcome[Value]:
-    try:
-        return Outcome(number, work(item, lambda done: pipe.send(float(done))), None)
-    except UserError as error:
-        return Outcome(number, None, str(error))
-    except Exception:
-        return Outcome(number, None, traceback.format_exc())

@@ -2,20 +2,27 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from dietcl.clusters import On, cluster_options, need, on_ray, on_slurm, slurm_executor
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
+from dietcl.parallel import Outcome, cores, in_processes
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Run = tuple[RunConfig, Path]
 
 DESCRIPTION = """Learn a stream with many methods under the same budget; print one table, sorted by A(T), and a report.
 
@@ -24,9 +31,12 @@ Examples:
   dietcl compare --methods dietcl,er,er:uniform,fixmatch --seeds 3 --budget 160 --out runs/four
   dietcl compare --methods all --tiny     (every method for two time steps: a smoke test)
   dietcl compare --stream photos/manifest.parquet --recipe time --methods dietcl,linear_probe
+  dietcl compare --methods all --seeds 5 --on slurm --cluster partition=gpu,timeout_min=120,gpus_per_node=1
+  dietcl compare --methods all --seeds 5 --on ray --cluster address=auto,num_gpus=0.5
 
-Finished runs in --out are not repeated, and a run that fails does not stop the others. The options below are those of
-`dietcl train` that all methods share; --stream and --preset decide which there are."""
+Finished runs in --out are not repeated, and a run that fails does not stop the others. On a cluster every run is a job
+or task of its own; its machines share this folder, --out and the cache. The options below are those of `dietcl train`
+that all methods share; --stream and --preset decide which there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +50,12 @@ class Options:
     tiny: bool = False
     """By default two time steps of three updates on a few test images: whether every method works at all."""
     jobs: int | None = None
-    """Runs at a time, one thread each (as many as there are cores, or one on a GPU)."""
+    """Runs at a time, one thread each (as many as there are cores, or one on a GPU; on a cluster all)."""
+    on: On = "local"
+    """Where the runs are carried out: in processes on this machine, as jobs of SLURM, or as tasks of Ray."""
+    cluster: str = ""
+    """What each run gets there, with commas. slurm: partition, account, qos, constraint, gres, timeout_min (60),
+    cpus_per_task (1), gpus_per_node (0), mem_gb. ray: address, num_cpus (1), num_gpus (0)."""
     out: Path = Path("runs/compare")
     """Folder of the runs and the report."""
     fresh: bool = False
@@ -57,6 +72,7 @@ class Options:
             raise UserError(f"--seeds {self.seeds}: give at least 1")
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+        cluster_options(self.on, self.cluster)
         if not 0 <= self.bad_images <= 1:
             raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
 
@@ -101,27 +117,31 @@ def _methods(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _compare(runs: Sequence[tuple[RunConfig, Path]], options: Options) -> int:
+def _compare(runs: Sequence[Run], options: Options) -> int:
     from rich.console import Console
 
-    from dietcl.engine.device import pick_device
     from dietcl.files import make_folder
-    from dietcl.parallel import cores
     from dietcl.report.page import accuracy_picture, write_report
     from dietcl.report.runs import read_run
     from dietcl.report.tables import comparison_rows, cost_table
-    from dietcl.run import open_stream, refuse_another
+    from dietcl.run import open_stream
+    from dietcl.run_folder import identity, is_finished, refuse_another
 
-    device = pick_device(options.device)
-    jobs = options.jobs or (cores() if device.type == "cpu" else 1)
+    console = Console(stderr=True)
+    _refuse_to_overwrite(options.out)
+    do_all = _place(options, console)
     # Drawn once before several processes want it; and what cannot be started is refused before anything is.
     streams = {config.seed: open_stream(config)[0] for config, _ in runs}
+    due = list(runs)
     if not options.fresh:
         for config, folder in runs:
-            refuse_another(config, streams[config.seed], folder)
+            refuse_another(identity(config, streams[config.seed]), folder)
+        due = [(config, folder) for config, folder in runs if not is_finished(folder)]
+    if len(due) < len(runs):
+        console.print(f"{len(runs) - len(due)} of {len(runs)} runs were finished before", highlight=False)
     make_folder(options.out)
-    failures = _carry_out(runs, options, jobs, Console(stderr=True))
-    finished = [folder for number, (_, folder) in enumerate(runs) if number not in failures]
+    failed = _carry_out(due, options, do_all, console) if due else set()
+    finished = [folder for _, folder in runs if folder not in failed]
     if finished:
         ordered = _by_accuracy([read_run(folder) for folder in finished])
         page = write_report([run.path for run in ordered], options.out)
@@ -131,7 +151,39 @@ def _compare(runs: Sequence[tuple[RunConfig, Path]], options: Options) -> int:
             console = Console()
             console.print(cost_table(ordered, console))
             print(f"report: {page}\npicture: {accuracy_picture(options.out)}")
-    return 1 if failures else 0
+    return 1 if failed else 0
+
+
+def _refuse_to_overwrite(out: Path) -> None:
+    """Refuse a folder with a report that is somebody else's."""
+    configs = (path.read_text(encoding="utf-8", errors="replace") for path in out.glob("*/config.json"))
+    if (out / "report.html").exists() and not any("stream_identity" in config for config in configs):
+        raise UserError(f"{out}: holds a report.html that is not about runs in this folder; choose another --out")
+
+
+def _place(options: Options, console: "Console") -> Callable[..., Iterator[Outcome[bool]]]:
+    """Return what does work on many runs where it is wanted; what is missing there is said before anything starts."""
+    from dietcl.engine.device import pick_device
+
+    given = cluster_options(options.on, options.cluster)
+    if options.on == "slurm":
+        executor = slurm_executor(options.out / ".jobs", given, options.jobs)
+        again = _Work(options.device, False, options.bad_images)  # a requeued run must not start over
+        return partial(on_slurm, executor=executor, reach=_steps_finished, again=again)
+    if options.on == "ray":
+        need("ray", "ray")
+        say = partial(console.print, markup=False, soft_wrap=True)
+        return partial(on_ray, options=given, jobs=options.jobs, reach=_steps_finished, say=say)
+    device = pick_device(options.device)
+    return partial(in_processes, jobs=options.jobs or (cores() if device.type == "cpu" else 1))
+
+
+def _steps_finished(run: Run) -> float:
+    """Return how many time steps a run has finished, according to its journal."""
+    try:
+        return (run[1] / "events.jsonl").read_bytes().count(b'"step_end"')
+    except OSError:
+        return 0
 
 
 def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
@@ -148,9 +200,9 @@ def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
 
 
 def _carry_out(
-    runs: Sequence[tuple[RunConfig, Path]], options: Options, jobs: int, console: "Console"
-) -> dict[int, str]:
-    """Execute the runs in processes; returns why runs failed, by number."""
+    runs: Sequence[Run], options: Options, do_all: Callable[..., Iterator[Outcome[bool]]], console: "Console"
+) -> set[Path]:
+    """Execute the runs and show how far they are; returns the folders of those that failed."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -160,14 +212,13 @@ def _carry_out(
         TimeRemainingColumn,
     )
 
-    from dietcl.parallel import in_processes
-
-    failures: dict[int, str] = {}
+    failed: set[Path] = set()
     totals = [config.first_time_steps or config.recipe.time_steps for config, _ in runs]
     done = [0.0] * len(runs)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("time steps"))
     clocks = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *clocks, console=console, disable=not console.is_terminal) as bars:
+    bars = Progress(*columns, *clocks, console=console, disable=not console.is_terminal)
+    with redirect_stdout(sys.stderr), bars:  # stdout is for the table, not for messages such as Ray's
         bar = bars.add_task(f"0 of {len(runs)} runs", total=sum(totals))
 
         def advance(number: int, completed: float) -> None:
@@ -175,16 +226,15 @@ def _carry_out(
             bars.update(bar, completed=int(sum(done)))
 
         work = _Work(options.device, options.fresh, options.bad_images)
-        outcomes = in_processes(work, runs, jobs, advance)
         try:
-            for finished, outcome in enumerate(outcomes, start=1):
+            for finished, outcome in enumerate(do_all(work, runs, progress=advance), start=1):
                 config, folder = runs[outcome.number]
                 advance(outcome.number, totals[outcome.number])
                 bars.update(bar, description=f"{finished} of {len(runs)} runs")
                 log = folder.with_name(f"{folder.name}.failed.log")
                 log.unlink(missing_ok=True)
                 if outcome.failure is not None:
-                    failures[outcome.number] = outcome.failure
+                    failed.add(folder)
                     log.write_text(outcome.failure, encoding="utf-8")
                     last = outcome.failure.strip().splitlines()[-1]
                     console.print(
@@ -193,19 +243,19 @@ def _carry_out(
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on in {options.out}", markup=False)
             raise SystemExit(130) from None
-    return failures
+    return failed
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """One run in a process of its own."""
+    """One run, wherever it is carried out."""
 
     device: str
     fresh: bool
     bad_images: float
 
-    def __call__(self, run: tuple[RunConfig, Path], report: Callable[[float], None]) -> bool:
-        from dietcl.engine.loop import NotFinite
+    def __call__(self, run: Run, report: Callable[[float], None]) -> bool:
+        from dietcl.errors import NotFinite
         from dietcl.run import execute
 
         config, folder = run
