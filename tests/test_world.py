@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dietcl import parallel
 from dietcl.engine import stretches, world
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.world import World
@@ -154,11 +155,11 @@ advance, folder, mode = loop.advance, Path(sys.argv[1]), sys.argv[2]
 def dies(learner):
     for number, moment in enumerate(advance(learner)):
         yield moment
-        if learner.world.rank == 1 and number == 7 and not (folder / "died").exists():
+        if learner.world.rank == 1 and number == 11 and not (folder / "died").exists():
             (folder / "died").touch()
             if mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ZeroDivisionError("a process of its own mind")
+            raise ZeroDivisionError("of its own mind")
 
 import dietcl.run
 dietcl.run.advance = dies
@@ -166,24 +167,30 @@ raise SystemExit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize("mode", ["kill", "raise"])
-def test_a_process_that_dies_brings_the_job_down_and_a_restart_goes_on(blobs, tmp_path, mode):
+def killed(blobs, tmp_path, mode, *launch):
+    """Learn with two processes of which one dies; returns the command's end and how long after the death it came."""
     arguments = ["train", *small(blobs, "--method", "er", "--budget", "6"), "--threads", "1", "--device", "cpu"]
     arguments += ["--checkpoint-every", "2"]
     (tmp_path / "killed.py").write_text(KILLED)
     script = [str(tmp_path / "killed.py"), str(tmp_path), mode, *arguments, "--out", str(tmp_path / "run")]
-    started = time.monotonic()
-    result = subprocess.run([*torchrun(2), *script], capture_output=True, text=True, check=False, timeout=240)
+    result = subprocess.run([*torchrun(2, *launch), *script], capture_output=True, text=True, check=False, timeout=240)
+    return result, time.time() - (tmp_path / "died").stat().st_mtime, arguments
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("kill", "Signal 9 (SIGKILL)"), ("raise", "ZeroDivisionError: of its own mind")]
+)
+def test_a_process_that_dies_brings_the_job_down_within_seconds(blobs, tmp_path, mode, words):
+    result, seconds, _ = killed(blobs, tmp_path, mode)
     assert result.returncode != 0
-    assert time.monotonic() - started < 90  # seconds after the death; most of it is the start
-    assert ("Signal 9 (SIGKILL)" if mode == "kill" else "ZeroDivisionError: a process of its own mind") in result.stderr
-    (tmp_path / "died").unlink()
-    again = subprocess.run(
-        [*torchrun(2, "--max-restarts", "1"), *script], capture_output=True, text=True, check=False, timeout=240
-    )
-    assert again.returncode == 0, again.stderr
-    assert (tmp_path / "died").exists()
-    assert again.stderr.count("run: going on in time step 2, after update") == 2  # at the start and after the death
+    assert seconds < 40  # of a busy machine; torchrun itself looks every 0.1 s, and gives the others 30 s
+    assert words in result.stderr
+
+
+def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_path):
+    result, _, arguments = killed(blobs, tmp_path, "kill", "--max-restarts", "1")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("run: going on in time step 2, after update") == 1
     single = [sys.executable, "-m", "dietcl", *arguments, "--out", str(tmp_path / "one")]
     assert subprocess.run(single, capture_output=True, check=False).returncode == 0
     assert outcome(tmp_path / "run") == outcome(tmp_path / "one")
@@ -210,18 +217,18 @@ def test_places_are_found_in_the_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM_", "RANK", "LOCAL_", "WORLD_")):
             monkeypatch.delenv(name)
-    assert world._places() == (0, 1, 0, 1)
+    assert parallel.places() == (0, 1, 0, 1)
     # A batch script knows of tasks, but only srun starts them.
     for name, value in {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert world._places() == (0, 1, 0, 1)
+    assert parallel.places() == (0, 1, 0, 1)
     srun = {"STEP_NUM_TASKS": "8", "PROCID": "5", "LOCALID": "1", "STEP_TASKS_PER_NODE": "4(x2)"}
     for name, value in ((f"SLURM_{name}", value) for name, value in srun.items()):
         monkeypatch.setenv(name, value)
-    assert world._places() == (5, 8, 1, 4)
+    assert parallel.places() == (5, 8, 1, 4)
     for name, value in {"RANK": "2", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert world._places() == (2, 6, 2, 3)
+    assert parallel.places() == (2, 6, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ class Gradients:
             sizes = [len(parameters), *(parameter.numel() for parameter in parameters)]
             self._flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
             # How many micro-batches had a gradient for each parameter: what nobody has a gradient for is left alone.
-            self._present, *self._sums = self._flat.split(sizes)
+            self._counts = [0.0] * len(parameters)
+            self._everywhere, *self._sums = self._flat.split(sizes)
 
     def add(self) -> None:
         """Take in the gradients of the micro-batch that was just run backward."""
@@ -33,7 +34,7 @@ class Gradients:
             return
         for number, (parameter, total) in enumerate(zip(self._parameters, self._sums, strict=True)):
             if parameter.grad is not None:
-                self._present[number] += 1
+                self._counts[number] += 1
                 total += parameter.grad.flatten()
                 parameter.grad = None
 
@@ -41,7 +42,8 @@ class Gradients:
         """Give every parameter the sum over all micro-batches."""
         if not self._needs_sum:
             return
+        self._everywhere.copy_(torch.tensor(self._counts))
         self._world.sum(self._flat)
-        for parameter, total, count in zip(self._parameters, self._sums, self._present.tolist(), strict=True):
+        for parameter, total, count in zip(self._parameters, self._sums, self._everywhere.tolist(), strict=True):
             if count:
                 parameter.grad = total.view_as(parameter).to(parameter.dtype)

@@ -10,7 +10,6 @@ from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Learner
 from dietcl.engine.position import StepPosition
 from dietcl.engine.stretches import run_phase, run_sweep, within_budget
-from dietcl.errors import NotFinite  # noqa: F401
 from dietcl.methods.base import Phase, Stretch, Sweep
 from dietcl.metrics import summarize
 from dietcl.streams.sampler import pools_of

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import UserError
-from dietcl.parallel import cores
+from dietcl.parallel import cores, places
 
 Value = TypeVar("Value")
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs
@@ -132,14 +133,9 @@ class World:
             self._now = self.share(time.monotonic())
 
 
-def launched() -> int:
-    """Return how many processes were started together with this one."""
-    return _places()[1]
-
-
 def join(device: str) -> World:
     """Meet the processes that torchrun or srun started with this one; alone if there are none."""
-    rank, size, local_rank, local_size = _places()
+    rank, size, local_rank, local_size = places()
     if size == 1:
         return World()
     is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
@@ -153,7 +149,11 @@ def join(device: str) -> World:
     os.environ.setdefault("MASTER_ADDR", _first_host())
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
-    dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+    store, _, _ = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
+    # After a restart torchrun may hand out the same store, in which the addresses of dead processes would still stand.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     return World(rank, size, local_rank, local_size)
 
 
@@ -166,22 +166,6 @@ def leave(world: World) -> None:
 def default_threads(world: World) -> int:
     """Return this process's share of the cores of its machine."""
     return max(1, cores() // world.local_size)
-
-
-def _places() -> tuple[int, int, int, int]:
-    """Return rank, size, local rank and local size from the environment that torchrun or srun sets."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if all(name in os.environ for name in names):
-        rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
-        return rank, size, local_rank, local_size
-    # Only steps that srun started have these; a batch script itself also knows of tasks, but is one process.
-    if "SLURM_STEP_NUM_TASKS" in os.environ and "SLURM_PROCID" in os.environ:
-        size = int(os.environ["SLURM_STEP_NUM_TASKS"])
-        per_node = os.environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
-        first = re.match(r"\d+", per_node)
-        local_size = int(first.group()) if first else size
-        return int(os.environ["SLURM_PROCID"]), size, int(os.environ.get("SLURM_LOCALID", "0")), local_size
-    return 0, 1, 0, 1
 
 
 def _first_host() -> str:

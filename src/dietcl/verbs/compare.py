@@ -2,25 +2,29 @@
 
 import dataclasses
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dietcl.clusters import On, cluster_options, need, on_ray, on_slurm, slurm_executor
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
-from dietcl.parallel import Outcome, cores, in_processes
+from dietcl.parallel import Outcome, cores, in_processes, places
+from dietcl.stopping import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from dietcl.engine.device import Precision
 
 Run = tuple[RunConfig, Path]
 
@@ -62,6 +66,8 @@ class Options:
     """Start over with runs that are there already."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What networks compute in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     bad_images: float = BAD_SHARE
     """Share of the images that may turn out unreadable before a run stops; others stand in for them."""
     json: bool = False
@@ -127,6 +133,8 @@ def _compare(runs: Sequence[Run], options: Options) -> int:
     from dietcl.run import open_stream
     from dietcl.run_folder import identity, is_finished, refuse_another
 
+    if places()[1] > 1:
+        raise UserError("dietcl compare: starts its own processes (--jobs, --on); give it without torchrun or srun")
     console = Console(stderr=True)
     _refuse_to_overwrite(options.out)
     do_all = _place(options, console)
@@ -168,7 +176,8 @@ def _place(options: Options, console: "Console") -> Callable[..., Iterator[Outco
     given = cluster_options(options.on, options.cluster)
     if options.on == "slurm":
         executor = slurm_executor(options.out / ".jobs", given, options.jobs)
-        again = _Work(options.device, False, options.bad_images)  # a requeued run must not start over
+        # A requeued run must not start over.
+        again = _Work(options.device, False, options.bad_images, options.precision)
         return partial(on_slurm, executor=executor, reach=_steps_finished, again=again)
     if options.on == "ray":
         need("ray", "ray")
@@ -225,7 +234,8 @@ def _carry_out(
             done[number] = completed
             bars.update(bar, completed=int(sum(done)))
 
-        work = _Work(options.device, options.fresh, options.bad_images)
+        work = _Work(options.device, options.fresh, options.bad_images, options.precision)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the runs save themselves
         try:
             for finished, outcome in enumerate(do_all(work, runs, progress=advance), start=1):
                 config, folder = runs[outcome.number]
@@ -242,7 +252,9 @@ def _carry_out(
                     )
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on in {options.out}", markup=False)
-            raise SystemExit(130) from None
+            raise SystemExit(STOPPED) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return failed
 
 
@@ -253,6 +265,7 @@ class _Work:
     device: str
     fresh: bool
     bad_images: float
+    precision: "Precision"
 
     def __call__(self, run: Run, report: Callable[[float], None]) -> bool:
         from dietcl.errors import NotFinite
@@ -267,6 +280,7 @@ class _Work:
                 progress=lambda t, fraction: report(max(0, t - 1) + fraction),
                 fresh=self.fresh,
                 bad_share=self.bad_images,
+                precision=self.precision,
             )
         except NotFinite as stop:
             raise UserError(str(stop)) from None
