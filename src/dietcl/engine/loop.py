@@ -58,7 +58,7 @@ def advance(learner: Learner) -> Iterator[Moment]:
             here.is_learned = True
             watch.note()
             yield "learned"
-        _finish(learner, step, here)
+        _finish(learner, step, here, watch)
         yield "step"
 
 
@@ -107,14 +107,14 @@ def _reserved(learner: Learner, stretch: Stretch) -> tuple[float, float]:
     return passes, leave
 
 
-def _finish(learner: Learner, step: TimeStep, here: StepPosition) -> None:
+def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch") -> None:
     """Measure the time step, close its budget and write down what came of it."""
     until = min(step.t + 1, len(learner.stream.tests))
     learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
     receipt = learner.ledger.close()
     summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
     learner.world.require_equal({**learner.network.state_dict(), **learner.method.state()})
-    everywhere = learner.world.exchange((here.data_wait, here.substituted))
+    everywhere = learner.world.exchange((here.data_wait, watch.substituted))  # those of the test images included
     learner.witness.event(
         "step_end",
         t=step.t,
@@ -144,7 +144,12 @@ class _Watch:
         """Write down how much it is by now."""
         self._here.seconds = time.perf_counter() - self._started
         self._here.data_wait = self._loader.waited - self._waited
-        self._here.substituted = self._loader.substituted - self._substituted
+        self._here.substituted = self.substituted
+
+    @property
+    def substituted(self) -> int:
+        """Images of the time step that could not be read so far."""
+        return self._loader.substituted - self._substituted
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:

@@ -1,0 +1,146 @@
+"""A run that is killed anywhere goes on to the same end, bit for bit, whatever its method.
+
+A few real kills here; `python -m benchmarks resume` makes hundreds.
+"""
+
+import signal
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dietcl.config import Evaluation, RunConfig
+from dietcl.engine import snapshot
+from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine.learner import Learner
+from dietcl.engine.loop import advance
+from dietcl.methods import every_method, method_config
+from dietcl.run_folder import is_finished
+from tiny import AMPLE, tiny_config, tiny_learner
+from watching import Event, Notes
+
+sys.path.append(str(Path(__file__).parents[1]))  # the benchmark kills in the same way
+
+from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
+from benchmarks.resume import hunt, make_configs
+
+can_kill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+HUNTED = ("dietcl", "ewc", "dualnet", "ranpac")
+AIMED = "derpp"  # has updates, sweeps and a state of its own
+
+
+# Real processes.
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory):
+    made = make_configs(tmp_path_factory.mktemp("streams"), [*HUNTED, AIMED])
+    return {name: replace(config, budget="4") for name, config in made.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(configs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert wait(start(configs[AIMED], folder, Shot(every=100))) == 0
+    return outcome(folder)
+
+
+@can_kill
+@pytest.mark.parametrize("method", HUNTED)
+def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(configs, tmp_path, method):
+    found = hunt(method, configs[method], 3, tmp_path / "runs")
+    assert found.kills.total() == 3
+    assert not found.different
+
+
+@can_kill
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_the_worst_moment_does_no_harm(configs, undisturbed, tmp_path, moment):
+    # The samples are written once; of what happens more often, the second time finds more to damage.
+    aim = (moment, 1 if "samples" in moment else 2)
+    assert wait(start(configs[AIMED], tmp_path / "run", Shot(every=1, aim=aim))) == -signal.SIGKILL
+    assert not is_finished(tmp_path / "run")
+    assert wait(start(configs[AIMED], tmp_path / "run", Shot(every=1))) == 0
+    assert not differences(outcome(tmp_path / "run"), undisturbed)
+
+
+# Every method, within this process.
+
+OPTIONS: dict[str, dict[str, object]] = {
+    "dietcl": {"threshold": "2.0"},
+    "dietcl:labeled": {"threshold": "2.0"},
+    "er, reservoir": {"memory": 3},
+    "ewc, online": {"online": True, "decay": 0.5},
+    "l2p, unfrozen": {"frozen": False},
+    "ranpac, few features": {"random_features": 5},
+    "ranpac:frozen, starved": {"random_features": 10_000},
+}
+CASES = [*every_method(), *(name for name in OPTIONS if "," in name), "dietcl, curves", "derpp, flops"]
+
+
+def tiny_case(blobs: Path, case: str) -> RunConfig:
+    """Return the configuration of a method, of a variant, or of a method with some options."""
+    name = case.partition(",")[0]
+    base = name.partition(":")[0]
+    plain = vars(method_config(base))
+    variant = {option: value for option, value in vars(method_config(name)).items() if value != plain[option]}
+    config = tiny_config(blobs, base, budget=AMPLE.get(base, "3"), **variant | OPTIONS.get(case, {}))
+    if case.endswith("curves"):
+        return replace(config, evaluation=Evaluation(curves=1))
+    if case.endswith("starved"):  # a sweep that must leave something for the solve
+        return replace(config, budget="0.25")
+    return replace(config, accounting="flops") if case.endswith("flops") else config
+
+
+def everything(learner: Learner) -> dict[str, Any]:
+    """Return all that a run leaves behind and all that it would go on from."""
+    modules = {f"{name}.{key}": v for name, m in learner.method.modules().items() for key, v in m.state_dict().items()}
+    return {
+        "weights": bits(learner.network.state_dict()),
+        "modules": bits(modules),
+        "state": bits(learner.method.state()),
+        "counts": {name: (values.dtype, values.tobytes()) for name, values in vars(learner.counts).items()},
+        "receipts": learner.ledger.receipts(),
+    }
+
+
+def bits(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[object, ...]]:
+    return {name: (value.dtype, value.shape, value.detach().numpy().tobytes()) for name, value in tensors.items()}
+
+
+def happened(events: list[Event]) -> list[Event]:
+    return [{name: value for name, value in event.items() if name not in CLOCK} for event in events]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
+    config = tiny_case(blobs, case)
+    whole = tiny_learner(config)
+    whole.witness = notes = Notes()
+    saved: list[tuple[Path, int]] = []
+    met: Counter[object] = Counter()
+    for moment in advance(whole):
+        here = whole.position.step
+        kind = (whole.position.finished, moment, here and len(here.done))
+        met[kind] += 1
+        # The first of each phase and sweep, the end of each time step, and some of the others.
+        if met[kind] == 1 or met.total() % 7 == 0:
+            saved.append((tmp_path / str(len(saved)), len(notes.events)))
+            snapshot.save(whole, Checkpoints(saved[-1][0], keep=2), journal=saved[-1][1])
+    assert {"learned", "step"} < {moment for _, moment, _ in met}
+    end = everything(whole)
+    for folder, before in saved:
+        learner = tiny_learner(config)
+        learner.witness = rest = Notes()
+        found, damages = Checkpoints(folder, keep=2).load()
+        assert found is not None
+        assert not damages
+        assert snapshot.restore(learner, found) == before
+        for _ in advance(learner):
+            pass
+        assert everything(learner) == end
+        assert happened(rest.events) == happened(notes.events[before:])
