@@ -32,7 +32,6 @@ AFTER_RENAME = "after a checkpoint's rename"
 REMOVING = "amid the removal of old checkpoints"
 HALF_A_RESULT = "with half of a result file written"
 HALF_AN_EVENT = "with half of an event written"
-HALF_THE_SAMPLES = "with half of the samples written"
 # What the engine calls of a method, and amid what; after_update comes when the weights have moved and nothing knows it.
 HOOKS = {
     "after_update": "amid an update",
@@ -43,7 +42,7 @@ HOOKS = {
 MOMENTS = (
     *(HALF_A_CHECKPOINT, BEFORE_RENAME, AFTER_RENAME, REMOVING),
     *HOOKS.values(),
-    *(HALF_AN_EVENT, HALF_A_RESULT, HALF_THE_SAMPLES),
+    *(HALF_AN_EVENT, HALF_A_RESULT),
 )
 CLOCK = {"seconds", "data_wait"}  # fields of events that no two runs have in common
 _HANGS = 120.0  # seconds that no miniature run takes
@@ -162,7 +161,7 @@ def _carry_out(config: RunConfig, folder: Path, shot: Shot) -> None:
 
 def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
     """Say whenever a moment comes; nothing is put back, because the process serves one run."""
-    replace, unlink, write, savez = Path.replace, Path.unlink, Journal.write, np.savez_compressed
+    replace, unlink, write = Path.replace, Path.unlink, Journal.write
 
     def watched_replace(partial: Path, target: Path) -> Path:
         if target.parent.name != CHECKPOINTS:
@@ -185,10 +184,6 @@ def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
         write(journal, event, **fields)
         come(HALF_AN_EVENT, file, before)
 
-    def watched_savez(file: Path, **arrays: Any) -> None:
-        savez(file, **arrays)
-        come(HALF_THE_SAMPLES, file)
-
     def watched_hook(name: str, moment: str) -> Callable[..., Any]:
         hook = getattr(method_class(method), name)
 
@@ -201,7 +196,6 @@ def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
     patch.object(Path, "replace", watched_replace).start()
     patch.object(Path, "unlink", watched_unlink).start()
     patch.object(Journal, "write", watched_write).start()
-    patch.object(np, "savez_compressed", watched_savez).start()
     for name, moment in HOOKS.items():
         patch.object(method_class(method), name, watched_hook(name, moment)).start()
 

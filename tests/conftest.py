@@ -23,6 +23,13 @@ def cache() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Put back the thread that a command of this process may have multiplied: others round otherwise."""
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of the blob stream."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,3 +276,34 @@ def test_the_weights_say_what_the_rows_of_the_head_stand_for(config, tmp_path):
         classes = json.loads(file.metadata()["classes"])
         assert len(classes) == len(file.get_slice("head.bias")[:])
     assert classes == list(tiny_learner(config).stream.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("weights.safetensors", "mine", r"holds weights\.safetensors, as of a run, without its config\.json"),
+        ("events.jsonl", "mine", r"holds events\.jsonl, as of a run"),
+        ("config.json", "[1, 2]", r"config\.json: is no configuration of a run"),
+    ],
+)
+def test_files_of_somebody_else_are_not_overwritten(config, tmp_path, name, content, sentence):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(content)
+    for fresh in (False, True):
+        with pytest.raises(UserError, match="no run folder" if fresh and name != "config.json" else sentence):
+            run(config, tmp_path / "run", fresh=fresh)
+    assert (tmp_path / "run" / name).read_text() == content
+
+
+def test_checkpoints_may_lie_on_another_disk(config, uninterrupted, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt(2, 0.3))
+    shutil.move(tmp_path / "run/checkpoints", tmp_path / "elsewhere/checkpoints")
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "elsewhere/checkpoints")
+    run(config, tmp_path / "run")
+    assert outcome(tmp_path / "run") == uninterrupted
+    run(config, tmp_path / "run", fresh=True)
+    assert outcome(tmp_path / "run") == uninterrupted
+    assert (tmp_path / "elsewhere/checkpoints").is_dir()

@@ -1,5 +1,6 @@
 """Runs that are asked to stop, find their folder taken, or find no room on the disk."""
 
+import errno
 import json
 import os
 import signal
@@ -102,14 +103,25 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(config, uninterrupted, 
 
 def test_the_command_line_tells_by_its_code_that_a_run_was_stopped(blobs, tmp_path, capfd):
     arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
-    with pytest.raises(SystemExit) as stop:
-        main([*arguments, "--stop-after", "0.001s"])
-    assert stop.value.code == STOPPED == 75
-    assert "run: saved; the same command goes on from here" in capfd.readouterr().err
+    for fresh, words in ((["--fresh"], " without --fresh"), ([], "")):
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments, *fresh, "--stop-after", "0.001s"])
+        assert stop.value.code == STOPPED == 75
+        assert f"run: saved; the same command{words} goes on from here" in capfd.readouterr().err
     assert main([*arguments, "--json"]) == 0
     said = capfd.readouterr()
-    assert "going on in time step 1, after update 1" in said.err
+    assert "going on in time step 1, after update 2" in said.err
     assert json.loads(said.out)["run"] == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_what_is_started_again_does_not_start_over(blobs, tmp_path, capfd, monkeypatch, name):
+    arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu", "--fresh"]
+    with pytest.raises(SystemExit):
+        main([*arguments, "--stop-after", "0.001s"])
+    monkeypatch.setenv(name, "1")
+    assert main(arguments) == 0
+    assert "going on in time step 1, after update 1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -189,8 +201,9 @@ def test_without_any_whole_checkpoint_a_run_is_refused_and_nothing_is_lost(confi
     for path in interrupted(config, tmp_path / "run"):
         path.write_bytes(b"torn")
     events = (tmp_path / "run/events.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"checkpoints: none of the checkpoints is whole.*--fresh"):
-        run(config, tmp_path / "run")
+    for _ in range(2):  # the refusal changes nothing
+        with pytest.raises(UserError, match=r"checkpoints: none of the checkpoints is whole.*--fresh"):
+            run(config, tmp_path / "run")
     assert (tmp_path / "run/events.jsonl").read_bytes() == events
 
 
@@ -203,7 +216,7 @@ def test_a_checkpoint_of_another_network_is_refused(config, tmp_path, blobs):
         path.unlink()
     for path in (tmp_path / "run/checkpoints").iterdir():
         (tmp_path / "other/checkpoints" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(UserError, match="the checkpoint is whole but does not fit the run"):
+    with pytest.raises(UserError, match="is whole but does not fit this run"):
         run(other, tmp_path / "other")
 
 
@@ -214,7 +227,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from dietcl.files import locked
-with locked(Path(sys.argv[1])):
+with locked(Path(sys.argv[1]), print):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -236,10 +249,33 @@ def test_the_second_process_is_refused_until_the_first_has_died(config, uninterr
 
 
 def test_a_lock_ends_with_its_block(tmp_path):
-    with locked(tmp_path), pytest.raises(UserError), locked(tmp_path):
+    with locked(tmp_path, print), pytest.raises(UserError), locked(tmp_path, print):
         pass
-    with locked(tmp_path):
+    with locked(tmp_path, print):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, number):
+    def refuse(file, how):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("dietcl.files.fcntl.flock", refuse)
+    said = []
+    with locked(tmp_path, said.append):
+        pass
+    assert said == [
+        f"{tmp_path}: cannot be locked ({os.strerror(number)}), so make sure that no other process works in it"
+    ]
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(config, tmp_path, monkeypatch):
+    def refuse(self, *_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Checkpoints, "save", refuse)
+    with pytest.raises(UserError, match=r"cannot be written \(Permission denied\); make it writable"):
+        run(config, tmp_path / "run")
 
 
 # A full disk, on a small real file system.

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dietcl import parallel
+from dietcl.cli import main
 from dietcl.engine import stretches, world
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.world import World
@@ -266,3 +267,17 @@ def test_one_micro_batch_alone_keeps_its_gradient():
 def test_threads_are_shared_out(monkeypatch):
     monkeypatch.setattr(world, "cores", lambda: 8)
     assert [world.default_threads(World(0, size, 0, size)) for size in (1, 2, 3, 64)] == [8, 4, 2, 1]
+
+
+def test_srun_has_dealt_out_the_cores(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
+    assert world.default_threads(World(0, 4, 0, 4)) == 6
+
+
+@pytest.mark.parametrize("verb", ["demo", "compare", "pretrain"])
+def test_other_verbs_are_for_one_process(verb, monkeypatch, capfd):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([verb]) == 2
+    assert f"dietcl {verb}: is for one process" in capfd.readouterr().err

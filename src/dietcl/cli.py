@@ -58,6 +58,11 @@ def _run(verb: str, arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
         raise UserError(f"{verb}: no such verb; {hint}")
+    if verb in ("demo", "compare", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
+        from dietcl.parallel import places
+
+        if places()[1] > 1:
+            raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
     run = importlib.import_module(f"dietcl.verbs.{verb}").main
     code: int = run(arguments)
     return code

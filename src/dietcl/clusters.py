@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import default_cache
-from dietcl.parallel import Item, Outcome, Progress, Value, Work, attempt, use_threads
+from dietcl.parallel import Item, Outcome, Progress, Value, Work, attempt, is_restarted, use_threads
 from dietcl.stopping import STOPPED
 
 On = Literal["local", "slurm", "ray"]
@@ -190,9 +190,8 @@ class _Job:
         os.environ["DIETCL_CACHE"] = str(self.cache)
         use_threads(self.threads)
         # SLURM also queues jobs again of its own accord, such as those of a machine that failed.
-        is_again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
         try:
-            return (self.again if is_again else self.work)(item, report)
+            return (self.again if is_restarted() else self.work)(item, report)
         except Stopped:
             if "SUBMITIT_EXECUTOR" in os.environ:
                 # Not a result, after which nobody would wait for a job that SLURM stopped to queue it again.

@@ -2,15 +2,16 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dietcl.errors import UserError, reason
 
@@ -19,10 +20,14 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    import numpy as np
+
 # What a folder of prepared images holds.
 MANIFEST, IMAGES = "manifest.parquet", "images.npy"
 LOCK = ".lock"
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_WAY = {errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 
 
 def default_cache() -> Path:
@@ -50,19 +55,27 @@ def write_bytes(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
+    """Write named arrays as a compressed .npz, beside its place first."""
+    import numpy as np
+
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    write_bytes(path, stream.getvalue())
+
+
 def sync_folder(folder: Path) -> None:
     """Make sure that the names of a folder's files outlive a loss of power, where the system knows how."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError, AttributeError):  # some file systems do not
+        descriptor = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Be the only process that writes a folder; the lock ends with the process, in whatever way that ends."""
     if fcntl is None:
         yield
@@ -76,6 +89,8 @@ def locked(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder}: {holder} is at work in it; wait for its end, stop it, or choose another --out"
             ) from None
+        except OSError as error:
+            say(f"{folder}: cannot be locked ({reason(error)}), so make sure that no other process works in it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
@@ -99,14 +114,15 @@ def digest(path: Path) -> str:
 
 @contextmanager
 def room(folder: Path) -> Iterator[None]:
-    """Turn a full disk into a sentence."""
+    """Turn a disk that is full or refuses what is written into a sentence."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _NO_ROOM | _NO_WAY:
             raise
+        advice = "make room" if error.errno in _NO_ROOM else "make it writable"
         raise UserError(
-            f"{folder}: cannot be written ({reason(error)}); make room and give the same command again, "
+            f"{folder}: cannot be written ({reason(error)}); {advice} and give the same command again, "
             "it goes on from the last checkpoint"
         ) from None
 

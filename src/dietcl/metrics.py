@@ -194,3 +194,8 @@ def _ratio(above: npt.NDArray[np.generic], below: npt.NDArray[np.generic]) -> Fl
 def _known_mean(values: Floats) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
+
+
+def known(value: float) -> float | None:
+    """Return None for what is no number: JSON has no word for it."""
+    return float(value) if math.isfinite(value) else None

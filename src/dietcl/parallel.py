@@ -116,6 +116,11 @@ def places() -> tuple[int, int, int, int]:
     return 0, 1, 0, 1
 
 
+def is_restarted() -> bool:
+    """Tell whether torchrun or SLURM started this command again after it had failed or was preempted."""
+    return any(int(os.environ.get(name) or 0) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
 def use_threads(threads: int) -> None:
     """Let this process compute with so many threads; what it imports afterwards reads it from the environment."""
     os.environ["OMP_NUM_THREADS"] = str(threads)

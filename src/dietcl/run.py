@@ -99,7 +99,7 @@ def execute(
             f"--label-rate {config.recipe.label_rate}: no label is revealed, as it rounds to none in every class and "
             "time step, or the manifest has none; raise it, add --at-least-one, or label some images"
         )
-    place = pick_device(device, world.local_rank if world.size > 1 else None)
+    place = pick_device(device, world.gpu)
     computed_in = pick_precision(precision, place)
     mine = identity(config, stream, computed_in)
     if world.first(lambda: _is_done(mine, folder, fresh)):
@@ -107,6 +107,9 @@ def execute(
         return
     for remark in remarks(stream):
         say(f"{config.stream}: {remark}")
+    micro_batches = config.training.batch // config.training.micro_batch
+    if world.size > micro_batches:
+        say(f"{world.size} processes share {micro_batches} micro-batches an update; a smaller --micro-batch gives more")
     found = None
     if getattr(config.method_config, "threshold", None) == "auto":
         found = world.first(lambda: None if fresh else kept_search(folder))
@@ -120,7 +123,7 @@ def execute(
         cost = sum(item.passes for item in found.spent)
         say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
     # Only now: what cannot be started must neither claim the folder nor empty it.
-    with _claimed(mine | {"hash": config.hash()}, learner.world, folder, fresh), listening(world, say):
+    with _claimed(mine | {"hash": config.hash()}, world, folder, fresh, say), listening(world, say):
         if world.is_first:
             describe(learner, folder)
             if found is not None:
@@ -130,7 +133,8 @@ def execute(
         if world.is_first:
             recorder.journal = Journal(folder / "events.jsonl", keep=journal)
         try:
-            _learn(learner, folder, checkpoints, recorder, saving, timer)
+            if not _learn(learner, folder, checkpoints, recorder, saving, timer):
+                raise Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
         except NotFinite as stop:
             recorder.event("stopped", reason=str(stop))
             raise
@@ -151,12 +155,12 @@ def _is_done(mine: dict[str, Any], folder: Path, fresh: bool) -> bool:
 
 
 @contextmanager
-def _claimed(mine: dict[str, Any], world: World, folder: Path, fresh: bool) -> Iterator[None]:
+def _claimed(mine: dict[str, Any], world: World, folder: Path, fresh: bool, say: Say) -> Iterator[None]:
     """Hold the folder against other processes, make it this run's, and say so in one sentence when it is full."""
     held = ExitStack()
 
     def begin() -> None:
-        held.enter_context(locked(make_folder(folder)))
+        held.enter_context(locked(make_folder(folder), say))
         _is_done(mine, folder, fresh)  # somebody may have been at work in it meanwhile
         if fresh:
             empty(folder)
@@ -186,8 +190,8 @@ def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, say: Say)
 
 def _learn(
     learner: Learner, folder: Path, checkpoints: Checkpoints, recorder: Recorder, saving: Saving, timer: Timer
-) -> None:
-    """Learn to the end, saving on the way; raises Stopped when asked to."""
+) -> bool:
+    """Learn to the end, saving on the way; returns whether it came there or was asked to stop."""
     world, last = learner.world, learner.stream.steps[-1].t
     updates, saved_at = 0, time.monotonic()
     for moment in advance(learner):
@@ -200,7 +204,9 @@ def _learn(
             if moment == "step":
                 save_results(learner, folder)
         if world.is_stopping and learner.position.finished < last:
-            raise Stopped(f"{folder}: saved; the same command goes on from here")
+            world.exchange(None)  # nobody leaves before the first process has saved
+            return False
+    return True
 
 
 def _finish(config: RunConfig, learner: Learner, folder: Path, say: Say) -> None:

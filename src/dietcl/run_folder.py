@@ -10,27 +10,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import dietcl
 from dietcl.budget.receipts import Item
 from dietcl.config import RunConfig
-from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
+from dietcl.engine.checkpoint import CHECKPOINTS
 from dietcl.engine.learner import Learner
 from dietcl.engine.search import Found
 from dietcl.errors import UserError
-from dietcl.files import LOCK, digest, write_json
+from dietcl.files import LOCK, digest, write_arrays, write_json
 from dietcl.models.checkpoints import shipped
 from dietcl.streams.stream import Stream
 
 # Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
 # half of a run can be taken for another's.
 _OWN = (
-    *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz", ".counts.npz"),
+    *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz"),
     *("receipts.json", "samples.npz", "weights.safetensors", "figures", "report.html", "config.json"),
 )
-_CUT_SHORT = re.compile(r"\.(config|receipts|search|environment)\.json\.\d+|\.weights\.safetensors\.\d+")
+_CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|samples\.npz|weights\.safetensors)\.\d+")
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
 _NONE = object()
@@ -52,8 +51,8 @@ def identity(config: RunConfig, stream: Stream, precision: torch.dtype | None = 
 def refuse_another(mine: dict[str, Any], folder: Path) -> None:
     """Refuse a folder that holds another run than the one of this identity, and name every difference."""
     known = _read_config(folder)
-    if not known and (is_finished(folder) or Checkpoints(folder / CHECKPOINTS, keep=1)):
-        raise UserError(f"{folder}: holds a run without its config.json; choose another --out")
+    if not known and (strange := next((name for name in _OWN if (folder / name).exists()), None)):
+        raise UserError(f"{folder}: holds {strange}, as of a run, without its config.json; choose another --out")
     if different := list(_differences(known, mine)):
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "
@@ -71,7 +70,7 @@ def refuse_to_empty(folder: Path) -> None:
 def empty(folder: Path) -> None:
     """Remove a run, and nothing that somebody else put into its folder."""
     for path in (folder / name for name in _OWN):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -86,9 +85,7 @@ def sweep_up(folder: Path) -> None:
 
 def save_results(learner: Learner, folder: Path) -> None:
     """Write the counts and the receipts so far."""
-    partial = folder / ".counts.npz"
-    np.savez(partial, **vars(learner.counts))
-    partial.replace(folder / "counts.npz")
+    write_arrays(folder / "counts.npz", vars(learner.counts))
     write_json(folder / "receipts.json", learner.ledger.receipts())
 
 
@@ -125,7 +122,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         raise UserError(f"{path}: not readable as JSON; choose another --out") from None
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is no configuration of a run; choose another --out")
+    return found
 
 
 def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Checkpoints: numbered files with their checksum in the name, written aside, synced, renamed and read back.
 
-NUMBER-SLOT-DIGEST.safetensors holds a state. What seldom changes lies beside it in rare-SLOT-DIGEST.safetensors and is
-written only when it did change; checkpoints that are kept together have different slots and so never share it: no
-damaged file costs more than one of them. Nothing here is ever unpickled.
+NUMBER-SLOT-DIGEST.safetensors holds a state. What seldom changes lies beside it in files rare-SLOT-DIGEST.safetensors:
+each holds the tensors that were new or changed when it was written. Checkpoints that are kept together have different
+slots and so never share a file: no damaged one costs more than one of them. Nothing here is ever unpickled.
 """
 
+import errno
 import hashlib
+import itertools
 import json
 import re
 import weakref
@@ -36,8 +38,9 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Saved:
-    """A state as it was saved."""
+    """A state as it was saved, and where."""
 
+    path: Path
     tensors: dict[str, Tensor]
     rare: dict[str, Tensor]
     notes: dict[str, Any]
@@ -49,8 +52,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self._keep = keep
-        self._rare: tuple[_Fingerprint, str] | None = None  # what was last saved there, and its digest
-        self._whole: set[str] = set()  # files that were read and found whole
+        self._held: dict[int, dict[str, _Held]] = {}  # by slot and name, what this process has written of it
 
     def __bool__(self) -> bool:
         return bool(self._files())
@@ -61,28 +63,30 @@ class Checkpoints:
         files = self._files()
         number = max((_number(path) for path in files), default=0) + 1
         used = {_slot(path) for path in files[: self._keep - 1]}
-        slot = min(set(range(self._keep)) - used)
-        kept = self._save_rare(slot, rare) if rare else ""
-        data = save(_plain(tensors), {"notes": json.dumps(notes), "rare": kept})
+        slot = next(slot for slot in itertools.count() if slot not in used)
+        kept = self._save_rare(slot, rare)
+        data = save(_plain(tensors), {"notes": json.dumps(notes), "rare": json.dumps(kept)})
         self._write(f"{number:08d}-{slot}-{_digest(data)}.safetensors", data)
         self._prune()
 
     def load(self) -> tuple[Saved | None, list[str]]:
         """Return the newest whole checkpoint, and a sentence for each damaged one that was put aside."""
-        sentences: list[str] = []
-        files = self._files()
-        for path in files:
+        damages: dict[Path, str] = {}
+        for path in self._files():
             try:
-                return self._read(path), sentences
+                saved = self._read(path)
             except Damaged as damage:
-                sentences.append(f"{damage}; the checkpoint before it is used")
-                path.rename(path.with_name(_DAMAGED + path.name))  # it must not count as one that is kept
-        if files:
+                damages[path] = f"{damage}; the checkpoint before it is used"
+            else:
+                for damaged in damages:
+                    _put_aside(damaged)
+                return saved, list(damages.values())
+        if damages:  # which are left as they are: nothing may take the run for one that has just begun
+            *_, last = damages.values()
             raise UserError(
-                f"{self.folder}: none of the checkpoints is whole ({sentences[-1].partition(';')[0]}); "
-                "start over with --fresh"
+                f"{self.folder}: none of the checkpoints is whole ({last.partition(';')[0]}); start over with --fresh"
             )
-        return None, sentences
+        return None, []
 
     def _files(self) -> list[Path]:
         """Return what looks like a checkpoint, the newest first."""
@@ -94,26 +98,29 @@ class Checkpoints:
         data = _verified(path)
         try:
             notes = _notes(data)
-            rare = notes["rare"]
-            if rare and not _RARE.fullmatch(rare):
-                raise Damaged(f"{path}: names {rare!r}, which is no part of a checkpoint")
-            others = load(_verified(self.folder / rare)) if rare else {}
-            self._whole.add(rare)
-            return Saved(load(data), others, json.loads(notes["notes"]))
-        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            rare: dict[str, Tensor] = {}
+            for file, names in json.loads(notes["rare"]).items():
+                if not _RARE.fullmatch(file):
+                    raise Damaged(f"{path}: names {file!r}, which is no part of a checkpoint")
+                held = load(_verified(self.folder / file))
+                rare |= {name: held[name] for name in names}
+            return Saved(path, load(data), rare, json.loads(notes["notes"]))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise Damaged(f"{path}: is no checkpoint ({reason(error)})") from None
 
-    def _save_rare(self, slot: int, tensors: Tensors) -> str:
-        """Return the name of the file that holds these tensors, written if it is not there."""
-        fingerprint = _Fingerprint(tensors)
-        data = None
-        if self._rare is None or self._rare[0] != fingerprint:
-            data = save(_plain(tensors))
-            self._rare = (fingerprint, _digest(data))
-        name = f"rare-{slot}-{self._rare[1]}.safetensors"
-        if name not in self._whole:
-            self._write(name, save(_plain(tensors)) if data is None else data)
-        return name
+    def _save_rare(self, slot: int, tensors: Tensors) -> dict[str, list[str]]:
+        """Write the tensors that the slot does not hold yet; returns the files that hold them all, and their names."""
+        held = self._held.setdefault(slot, {})
+        new = {name: value for name, value in tensors.items() if name not in held or not held[name].is_still(value)}
+        if new:
+            data = save(_plain(new))
+            file = f"rare-{slot}-{_digest(data)}.safetensors"
+            self._write(file, data)
+            held |= {name: _Held(weakref.ref(value), value._version, file) for name, value in new.items()}
+        files: dict[str, list[str]] = {}
+        for name in tensors:
+            files.setdefault(held[name].file, []).append(name)
+        return files
 
     def _write(self, name: str, data: bytes) -> None:
         write_bytes(self.folder / name, data)
@@ -121,35 +128,35 @@ class Checkpoints:
             _verified(self.folder / name)
         except Damaged as damage:
             raise UserError(f"{damage} right after it was written; the disk does not keep what it is given") from None
-        self._whole.add(name)
 
     def _prune(self) -> None:
         """Remove what is neither one of the last checkpoints nor a part of one."""
-        kept = self._files()[: self._keep]
-        names = {path.name for path in kept} | {_rare_of(path) for path in kept}
+        kept: dict[str, set[str]] = {}
+        for path in self._files():
+            if len(kept) < self._keep:
+                try:
+                    kept[path.name] = _rare_of(path)
+                except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
+                    _put_aside(path)
+        names = {*kept, *itertools.chain.from_iterable(kept.values())}
         for path in self.folder.iterdir():
             if path.name not in names and _OURS.search(path.name):
                 path.unlink()
-                self._whole.discard(path.name)
+        for slot, held in self._held.items():
+            self._held[slot] = {name: part for name, part in held.items() if part.file in names}
 
 
-class _Fingerprint:
-    """Tells without reading them whether tensors are the same objects as before and were not written to."""
+@dataclass(frozen=True)
+class _Held:
+    """A tensor as it was when a file was written that holds it."""
 
-    def __init__(self, tensors: Tensors) -> None:
-        self._known = {name: (weakref.ref(value), value._version) for name, value in tensors.items()}
+    tensor: "weakref.ref[Tensor]"
+    version: int
+    file: str
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Fingerprint) or self._known.keys() != other._known.keys():
-            return False
-        return all(
-            reference() is not None and reference() is theirs() and version == version_then
-            for (reference, version), (theirs, version_then) in (
-                (entry, other._known[name]) for name, entry in self._known.items()
-            )
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+    def is_still(self, tensor: Tensor) -> bool:
+        """Tell, without reading it, whether it is the same tensor and was not written to since."""
+        return self.tensor() is tensor and tensor._version == self.version
 
 
 def _verified(path: Path) -> bytes:
@@ -159,7 +166,9 @@ def _verified(path: Path) -> bytes:
     except FileNotFoundError:
         raise Damaged(f"{path}: is not there") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
+        if error.errno == errno.EIO:
+            raise Damaged(f"{path}: is damaged ({reason(error)})") from None
+        raise UserError(f"{path}: cannot be read ({reason(error)}); make it readable") from None
     if _digest(data) != path.stem.rpartition("-")[2]:
         raise Damaged(f"{path}: is damaged (its checksum is another)")
     return data
@@ -172,11 +181,16 @@ def _notes(data: bytes) -> dict[str, str]:
     return found
 
 
-def _rare_of(path: Path) -> str:
-    """Return the name of the other part of a checkpoint from its header alone."""
+def _rare_of(path: Path) -> set[str]:
+    """Return the names of the other files of a checkpoint from its header alone."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        return str(json.loads(file.read(size))["__metadata__"]["rare"])
+        return set(json.loads(json.loads(file.read(size))["__metadata__"]["rare"]))
+
+
+def _put_aside(path: Path) -> None:
+    """Rename a damaged checkpoint, so that it does not count as one that is kept."""
+    path.rename(path.with_name(_DAMAGED + path.name))
 
 
 def _plain(tensors: Tensors) -> dict[str, Tensor]:

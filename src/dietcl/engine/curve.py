@@ -3,6 +3,7 @@
 from dietcl.engine.evaluate import Counts
 from dietcl.engine.learner import Learner
 from dietcl.engine.position import StepPosition
+from dietcl.metrics import known
 from dietcl.streams.stream import TimeStep
 
 
@@ -35,6 +36,6 @@ class Curve:
             "curve",
             t=seen,
             update=self._here.updates,
-            loss=(counts.loss_sum[0] / number).tolist(),
+            loss=[known(value) for value in counts.loss_sum[0] / number],
             accuracy=(counts.correct[0] / number).tolist(),
         )

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
 from dietcl.engine.net import Net
-from dietcl.engine.world import World
+from dietcl.engine.world import World, exchange_work
 from dietcl.keys import numpy_generator
 from dietcl.methods.base import Method
 from dietcl.streams.augment import normalize
@@ -82,7 +82,7 @@ class Evaluator:
                     (number, part, *_answer(method, net, images, tests[number].labels[part]))
                     for (number, part), images in zip(mine, self._loader.read_ahead(rows), strict=True)
                 ]
-            for theirs, noted in world.exchange((found, notes)):
+            for theirs, noted in exchange_work(world, self._loader, (found, notes)):
                 self._ledger.settle(noted)
                 for number, part, predicted, losses in theirs:
                     answers[number][0][part], answers[number][1][part] = predicted, losses

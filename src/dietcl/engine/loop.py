@@ -1,6 +1,5 @@
 """The loop: every time step its phases and sweeps, then its evaluation."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -9,9 +8,10 @@ from dietcl import keys
 from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Learner
 from dietcl.engine.position import StepPosition
+from dietcl.engine.snapshot import weights_of
 from dietcl.engine.stretches import run_phase, run_sweep, within_budget
 from dietcl.methods.base import Phase, Stretch, Sweep
-from dietcl.metrics import summarize
+from dietcl.metrics import known, summarize
 from dietcl.streams.sampler import pools_of
 from dietcl.streams.stream import TimeStep
 
@@ -88,6 +88,7 @@ def _next_stretch(learner: Learner, step: TimeStep, here: StepPosition) -> bool:
             f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
             "return None when the time step is over, which `done` tells"
         )
+    learner.ledger.tick()
     stretch = learner.method.next_phase(step, here.done, learner.ledger.remaining_updates())
     if stretch is None:
         return False
@@ -113,20 +114,19 @@ def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch
     learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
     receipt = learner.ledger.close()
     summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
-    learner.world.require_equal({**learner.network.state_dict(), **learner.method.state()})
-    everywhere = learner.world.exchange((here.data_wait, watch.substituted))  # those of the test images included
+    learner.world.require_equal(weights_of(learner) | learner.method.state())
     learner.witness.event(
         "step_end",
         t=step.t,
-        accuracy_mean=_known(summary.accuracy_mean[step.t - 1]),
-        accuracy_pooled=_known(summary.accuracy_pooled[step.t - 1]),
+        accuracy_mean=known(summary.accuracy_mean[step.t - 1]),
+        accuracy_pooled=known(summary.accuracy_pooled[step.t - 1]),
         updates=here.updates,
         spent=receipt.spent,
         unused=receipt.unused,
         state_bytes=state_bytes(learner, step, here.done),
         seconds=here.seconds,
-        data_wait=max(data_wait for data_wait, _ in everywhere),
-        substituted=sum(substituted for _, substituted in everywhere),
+        data_wait=here.data_wait,
+        substituted=watch.substituted,  # test images included
     )
     learner.position.finished, learner.position.step = step.t, None
 
@@ -138,7 +138,7 @@ class _Watch:
         self._loader, self._here = learner.loader, here
         self._started = time.perf_counter() - here.seconds
         self._waited = learner.loader.waited - here.data_wait
-        self._substituted = learner.loader.substituted - here.substituted
+        self._substituted = learner.loader.total_substituted - here.substituted
 
     def note(self) -> None:
         """Write down how much it is by now."""
@@ -149,7 +149,7 @@ class _Watch:
     @property
     def substituted(self) -> int:
         """Images of the time step that could not be read so far."""
-        return self._loader.substituted - self._substituted
+        return self._loader.total_substituted - self._substituted
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:
@@ -164,8 +164,3 @@ def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> in
     # A row number and a label for each remembered image.
     size: int = max((2 * pool.rows.nbytes for pool in memories), default=0)
     return size + sum(int(value.nbytes) for value in tensors)
-
-
-def _known(value: float) -> float | None:
-    """Return None for what could not be measured: JSON has no word for nan."""
-    return None if math.isnan(value) else float(value)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from dietcl.budget.cost import cost_model
@@ -20,8 +19,8 @@ from dietcl.engine.journal import Journal
 from dietcl.engine.net import Net
 from dietcl.engine.samples import reconstruction_pictures
 from dietcl.engine.world import World
-from dietcl.errors import Stopped, UserError
-from dietcl.files import locked, make_folder, room, write_json
+from dietcl.errors import Stopped, UserError, reason
+from dietcl.files import locked, make_folder, room, write_arrays, write_json
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.stopping import listening
@@ -64,7 +63,7 @@ def pretrain(
     net = Net(network, ledger, config.seed, network.state_dict, say)
     loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
     # Only now: what cannot be started must not claim the folder.
-    with locked(make_folder(folder)), room(folder):
+    with locked(make_folder(folder), say), room(folder):
         _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
         _learn(net, network, stream, loader, config, folder, progress, say)
         _save_pictures(net, ledger, network, stream, loader, folder)
@@ -164,9 +163,14 @@ def _resume(
             weights[rest] = value
         else:
             state.setdefault(int(number), {})[field] = value
-    network.load_state_dict(weights)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return int(saved.notes["done"]), int(saved.notes["journal"])
+    try:
+        network.load_state_dict(weights)
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        return int(saved.notes["done"]), int(saved.notes["journal"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{saved.path}: is whole but does not fit this run ({reason(error)}); choose another --out"
+        ) from None
 
 
 def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, loader: Loader, folder: Path) -> None:
@@ -175,7 +179,7 @@ def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, l
     with ledger.free():
         patches, mask = net.reconstructions(images, ("pictures",))
     pictures = reconstruction_pictures(network, images, patches, mask)
-    np.savez_compressed(folder / "samples.npz", **pictures)  # type: ignore[arg-type]
+    write_arrays(folder / "samples.npz", pictures)
 
 
 def _claim(folder: Path, config: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dietcl.engine.learner import Learner
+from dietcl.files import write_arrays
 from dietcl.models.decoder import hide
 from dietcl.models.network import Network
 from dietcl.streams.augment import denormalize, normalize
@@ -24,7 +25,7 @@ def save_samples(learner: Learner, path: Path) -> None:
         with learner.ledger.free():
             patches, mask = learner.net.reconstructions(images, ("samples",))
         arrays |= reconstruction_pictures(learner.network, images, patches, mask)
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    write_arrays(path, arrays)
 
 
 def reconstruction_pictures(

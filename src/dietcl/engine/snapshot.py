@@ -9,7 +9,7 @@ from dietcl.engine.checkpoint import Checkpoints, Saved
 from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.position import Position
-from dietcl.errors import NotFinite, UserError
+from dietcl.errors import NotFinite, UserError, reason
 
 ADVICE = "lower --lr or --head-lr; the last checkpoint is kept"
 
@@ -27,9 +27,7 @@ def require_finite(learner: Learner) -> None:
 def save(learner: Learner, checkpoints: Checkpoints, journal: int) -> None:
     """Write a checkpoint of a learner whose journal has so many bytes."""
     require_finite(learner)
-    tensors = {f"network/{name}": value for name, value in learner.network.state_dict().items()}
-    for module_name, module in learner.method.modules().items():
-        tensors |= {f"modules/{module_name}/{key}": value for key, value in module.state_dict().items()}
+    tensors = weights_of(learner)
     for number, optimizer in enumerate(learner.optimizers.values()):
         for parameter, entry in optimizer.state_dict()["state"].items():
             tensors |= {f"moments/{number}/{parameter}/{name}": value for name, value in entry.items()}
@@ -43,6 +41,14 @@ def save(learner: Learner, checkpoints: Checkpoints, journal: int) -> None:
     checkpoints.save(tensors, learner.method.state(), notes)
 
 
+def weights_of(learner: Learner) -> dict[str, Tensor]:
+    """Return the weights of the network and of the method's modules by names that tell them apart."""
+    weights = {f"network/{name}": value for name, value in learner.network.state_dict().items()}
+    for module_name, module in learner.method.modules().items():
+        weights |= {f"modules/{module_name}/{key}": value for key, value in module.state_dict().items()}
+    return weights
+
+
 def restore(learner: Learner, saved: Saved) -> int:
     """Bring a learner to a saved state; returns how many bytes its journal had."""
     try:
@@ -50,9 +56,11 @@ def restore(learner: Learner, saved: Saved) -> int:
         journal = saved.notes["journal"]
         if not isinstance(journal, int):
             raise TypeError(f"{journal!r} is no length of a journal")
+    except torch.OutOfMemoryError:
+        raise  # no fault of the checkpoint
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
-            f"the checkpoint is whole but does not fit the run ({str(error).splitlines()[0]}); start over with --fresh"
+            f"{saved.path}: is whole but does not fit this run ({reason(error)}); start over with --fresh"
         ) from None
     return journal
 

@@ -15,6 +15,7 @@ from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
 from dietcl.engine.position import StepPosition
 from dietcl.engine.snapshot import ADVICE, require_finite
+from dietcl.engine.world import exchange_work
 from dietcl.errors import NotFinite
 from dietcl.methods.base import Phase, Sweep
 from dietcl.streams.augment import make_batch, plain_part
@@ -35,7 +36,6 @@ def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase
     counts = phase.mix.counts(config.micro_batch, pools)
     if not counts:
         return
-    ledger.tick()
     if here.allotment is None:
         account = ledger.allot(phase.share, phase.updates)
         here.allotment, here.cost = account.terms, phase.price * config.batch
@@ -111,13 +111,17 @@ def run_sweep(learner: Learner, step: TimeStep, here: StepPosition, sweep: Sweep
         walk(sweep.pool, pool, learner.config.training.micro_batch, (learner.config.seed, step.t, len(here.done)))
     )
     ready = learner.loader.iterate(learner.world.mine(draws[here.made :]))
+    is_refused = False
     while here.made < len(draws):
-        round_ = draws[here.made : here.made + learner.world.size]
-        images = sum(_one_each(learner, sweep, round_, ready))
-        here.gathered += images
-        here.made += len(round_)
+        learner.ledger.tick()
+        dealt = draws[here.made : here.made + learner.world.size]
+        for (draw,), images in zip(dealt, _one_each(learner, sweep, dealt, ready), strict=True):
+            here.gathered += images
+            here.made += 1
+            if is_refused := images < len(draw.rows):
+                break
         learner.witness.progress(step.t, learner.ledger.spent_fraction())
-        if images < sum(len(draw.rows) for (draw,) in round_):
+        if is_refused:
             break
         yield
     ready.close()
@@ -150,7 +154,7 @@ def _dealt_out(
             losses = backward(learner, phase, micro_batch(micro), len(micros))
         gradients.add()
         mine[micro] = notes, {name: float(value) for name, value in losses.items()}
-    every = {micro: entry for theirs in world.exchange(mine) for micro, entry in theirs.items()}
+    every = {micro: entry for theirs in exchange_work(world, learner.loader, mine) for micro, entry in theirs.items()}
     for micro in micros:
         notes, values = every[micro]
         ledger.settle(notes)
@@ -170,7 +174,7 @@ def _one_each(
         with ledger.noting() as notes:
             gathered = method.gather(learner.net, sweep, _part(next(ready)))
         mine = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
-    for draw, theirs in zip(draws, world.exchange(mine), strict=False):
+    for draw, theirs in zip(draws, exchange_work(world, learner.loader, mine), strict=False):
         assert theirs is not None
         notes, values = theirs
         try:

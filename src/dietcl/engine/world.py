@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import UserError
 from dietcl.parallel import cores, places
+from dietcl.streams.loader import Loader
 
 Value = TypeVar("Value")
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs
@@ -36,6 +37,8 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    gpu: int | None = None
+    """The number of this process's own GPU, if it has one among several processes."""
     was_asked: bool = False
     """Whether this process was asked to stop."""
     _is_agreed: bool = False
@@ -139,13 +142,18 @@ def join(device: str) -> World:
     if size == 1:
         return World()
     is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    gpu = None
     if is_cuda:
-        if local_rank >= torch.cuda.device_count():
+        if ":" in device:
+            raise UserError(f"--device {device}: each of {size} processes takes a GPU of its own; give --device cuda")
+        # srun may have given each process a GPU that is the only one it sees.
+        gpu = 0 if torch.cuda.device_count() == 1 and "SLURM_PROCID" in os.environ else local_rank
+        if gpu >= torch.cuda.device_count():
             raise UserError(
                 f"--device {device}: {local_size} processes share {torch.cuda.device_count()} GPUs; "
                 "start one process for each GPU, or give --device cpu"
             )
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(gpu)
     os.environ.setdefault("MASTER_ADDR", _first_host())
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
@@ -154,7 +162,7 @@ def join(device: str) -> World:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    return World(rank, size, local_rank, local_size)
+    return World(rank, size, local_rank, local_size, gpu)
 
 
 def leave(world: World) -> None:
@@ -163,8 +171,17 @@ def leave(world: World) -> None:
         dist.destroy_process_group()
 
 
+def exchange_work(world: World, loader: Loader, value: Value) -> list[Value]:
+    """Return what all processes worked out by rank, and let each know how many images the others could not read."""
+    found = world.exchange((value, loader.substituted))
+    loader.substituted_elsewhere = sum(count for _, count in found) - loader.substituted
+    return [value for value, _ in found]
+
+
 def default_threads(world: World) -> int:
     """Return this process's share of the cores of its machine."""
+    if world.size > 1 and "SLURM_CPUS_PER_TASK" in os.environ and "LOCAL_WORLD_SIZE" not in os.environ:
+        return int(os.environ["SLURM_CPUS_PER_TASK"])  # srun has dealt the cores out already
     return max(1, cores() // world.local_size)
 
 

@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from dietcl.clusters import On, cluster_options, need, on_ray, on_slurm, slurm_e
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
-from dietcl.parallel import Outcome, cores, in_processes, places
+from dietcl.parallel import Outcome, cores, in_processes
 from dietcl.stopping import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
@@ -133,8 +133,6 @@ def _compare(runs: Sequence[Run], options: Options) -> int:
     from dietcl.run import open_stream
     from dietcl.run_folder import identity, is_finished, refuse_another
 
-    if places()[1] > 1:
-        raise UserError("dietcl compare: starts its own processes (--jobs, --on); give it without torchrun or srun")
     console = Console(stderr=True)
     _refuse_to_overwrite(options.out)
     do_all = _place(options, console)
@@ -245,7 +243,8 @@ def _carry_out(
                 log.unlink(missing_ok=True)
                 if outcome.failure is not None:
                     failed.add(folder)
-                    log.write_text(outcome.failure, encoding="utf-8")
+                    with suppress(OSError):  # a full disk must not stop the others
+                        log.write_text(outcome.failure, encoding="utf-8")
                     last = outcome.failure.strip().splitlines()[-1]
                     console.print(
                         f"{config.method}, seed {config.seed}: {last} (log: {log})", markup=False, soft_wrap=True

@@ -8,7 +8,7 @@ import tyro
 
 from dietcl.config import Pretraining, preset
 from dietcl.errors import Stopped
-from dietcl.files import default_cache
+from dietcl.files import default_cache, room
 from dietcl.models.presets import ModelConfig
 from dietcl.stopping import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
@@ -102,7 +102,8 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
         except KeyboardInterrupt:
             say(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
-    save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
+    with room(where.out):
+        save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
     print(draw_pretraining(where.out))
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
         print(where.out / name)

@@ -79,8 +79,9 @@ def carry_out(
             except NotFinite as stop:
                 raise UserError(f"{folder}: {stop}") from None
             except Stopped as stop:
-                if world.is_first:
-                    say(str(stop))
+                if not world.is_first:
+                    raise SystemExit(0) from None  # srun, too, may end all others when one of them fails
+                say(str(stop))
                 # torchrun would take the code for a failure, and start over at once if it may.
                 raise SystemExit(0 if "TORCHELASTIC_RUN_ID" in os.environ else STOPPED) from None
             except KeyboardInterrupt:

@@ -32,7 +32,7 @@ Three options decide which further ones there are; name them and ask for --help 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where and how a run is carried out; device and precision change the rounding, nothing else the result."""
+    """Where and how a run is carried out; device, precision and threads change the rounding, nothing else does."""
 
     out: Path | None = None
     """Run folder (runs/STREAM-METHOD-HASH by default); an unfinished run in it is continued."""
@@ -79,6 +79,7 @@ def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
     config, where = parse_run(arguments)
     from dietcl.engine.world import join, leave
+    from dietcl.parallel import is_restarted
     from dietcl.verbs.runs import carry_out, show
 
     world = join(where.device)
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> int:
         [(config, folder)],
         device=where.device,
         threads=where.threads,
-        fresh=where.fresh,
+        fresh=where.fresh and not is_restarted(),
         bad_images=where.bad_images,
         saving=where.saving(),
         precision=where.precision,
