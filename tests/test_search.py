@@ -1,6 +1,8 @@
 """Cross-validation of the threshold: held-out revealed labels only, paid by the search account, done once."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 import dietcl.engine.search
 import dietcl.run
 from dietcl.engine.search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
-from dietcl.errors import UserError
+from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
 from dietcl.streams.index import open_manifest
 from tiny import tiny_config, tiny_learner
@@ -179,6 +181,43 @@ def test_the_whole_of_it_through_a_run(blobs, tmp_path):
     assert sum(item["passes"] for item in receipts["search"]) == sum(item["passes"] for item in saved["spent"]) > 0
 
 
+def test_a_search_that_was_stopped_goes_on_with_its_next_trial(blobs, stream, index, monkeypatch):
+    config, kept, asked, made = searching(blobs, budget="2"), {}, [], []
+    whole = choose(config, stream, index)
+
+    def is_stopping():
+        asked.append(1)
+        return len(asked) == 30  # amid a trial, whose time steps have four moments each
+
+    def stopped_or_found():
+        trials = (torch.float32, dict(kept), kept.update, is_stopping)
+        return choose_threshold(config, stream, index, torch.device("cpu"), nothing, 1.0, None, *trials)
+
+    assert stopped_or_found() is None
+    assert 0 < len(kept) < 2 * FOLDS
+    assemble = dietcl.engine.search.assemble
+    monkeypatch.setattr(dietcl.engine.search, "assemble", lambda *a: made.append(a) or assemble(*a))
+    before = len(kept)
+    assert stopped_or_found() == whole
+    assert len(made) == 2 * FOLDS - before
+
+
+def test_a_signal_in_a_search_leaves_its_trials(blobs, tmp_path):
+    config, folder = searching(blobs, budget="2"), tmp_path / "run"
+
+    def interrupt(t, fraction):
+        if t == 0 and fraction > 0.2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="the same command goes on"):
+        execute(config, folder, device="cpu", progress=interrupt)
+    assert list(json.loads((folder / "search.json").read_text())["trials"]) == ["1, fold 0"]
+    execute(config, folder, device="cpu", progress=nothing)
+    execute(config, tmp_path / "whole", device="cpu", progress=nothing)
+    for name in ("search.json", "receipts.json"):
+        assert (folder / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
 @pytest.mark.parametrize("budget", ["90s", "1e12flops"])
 def test_a_budget_that_is_not_in_updates_is_refused(blobs, stream, index, budget):
     with pytest.raises(UserError, match="--threshold auto"):
@@ -208,12 +247,3 @@ def test_a_class_that_nothing_is_left_to_learn_from_tests_nothing(blobs, stream,
     # A label of the same class in a later time step is enough: what is scored is the last time step.
     again = replace(stream, steps=(steps[0], replace(steps[0], t=2), steps[2]))
     assert sum(len(test.rows) for fold in range(FOLDS) for test in hold_out(again, fold).tests) > 0
-
-
-def test_an_interrupted_search_claims_nothing(blobs, tmp_path):
-    def stop(t, fraction):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(searching(blobs, budget="2"), tmp_path / "run", device="cpu", progress=stop)
-    assert not (tmp_path / "run").exists()

@@ -16,7 +16,7 @@ from dietcl.engine.journal import Journal
 from dietcl.engine.learner import Learner, assemble
 from dietcl.engine.loop import advance
 from dietcl.engine.samples import save_samples
-from dietcl.engine.search import Found, choose_threshold
+from dietcl.engine.search import Found, choose_threshold, require_labels
 from dietcl.engine.world import World
 from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.files import default_cache, locked, make_folder, room, write_json
@@ -26,6 +26,7 @@ from dietcl.run_folder import (
     empty,
     identity,
     is_finished,
+    keep_trials,
     kept_search,
     refuse_another,
     refuse_to_empty,
@@ -110,31 +111,46 @@ def execute(
     micro_batches = config.training.batch // config.training.micro_batch
     if world.size > micro_batches:
         say(f"{world.size} processes share {micro_batches} micro-batches an update; a smaller --micro-batch gives more")
-    found = None
-    if getattr(config.method_config, "threshold", None) == "auto":
-        found = world.first(lambda: None if fresh else kept_search(folder))
-        found = found or choose_threshold(
-            config, stream, index, place, lambda share: progress(0, share), bad_share, world, computed_in
-        )
+    is_searching = getattr(config.method_config, "threshold", None) == "auto"
+    if is_searching:
+        require_labels(config, stream)
     recorder = Recorder(progress, say)
-    learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share, world, computed_in)
-    if found is not None:
-        learner.ledger.book_search(found.spent)
-        cost = sum(item.passes for item in found.spent)
-        say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
+    stopped = Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
+    learner = assemble(config, stream, index, place, recorder, bad_share, world, computed_in)
     # Only now: what cannot be started must neither claim the folder nor empty it.
     with _claimed(mine | {"hash": config.hash()}, world, folder, fresh, say), listening(world, say):
+        if is_searching:
+            found, trials = world.first(lambda: kept_search(folder))
+            found = found or choose_threshold(
+                config,
+                stream,
+                index,
+                place,
+                lambda share: progress(0, share),
+                bad_share,
+                world,
+                computed_in,
+                trials,
+                lambda trials: keep_trials(folder, trials) if world.is_first else None,
+                lambda: _is_stopping(world, timer),
+            )
+            if found is None:
+                raise stopped
+            learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share, world, computed_in)
+            learner.ledger.book_search(found.spent)
+            cost = sum(item.passes for item in found.spent)
+            say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
+            if world.is_first:
+                write_json(folder / "search.json", asdict(found))
         if world.is_first:
             describe(learner, folder)
-            if found is not None:
-                write_json(folder / "search.json", asdict(found))
         checkpoints = Checkpoints(folder / CHECKPOINTS, saving.keep)
         journal = _take_up(learner, checkpoints, folder, say)
         if world.is_first:
             recorder.journal = Journal(folder / "events.jsonl", keep=journal)
         try:
             if not _learn(learner, folder, checkpoints, recorder, saving, timer):
-                raise Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
+                raise stopped
         except NotFinite as stop:
             recorder.event("stopped", reason=str(stop))
             raise
@@ -196,17 +212,23 @@ def _learn(
     updates, saved_at = 0, time.monotonic()
     for moment in advance(learner):
         updates += moment in ("update", "sweep")
-        world.was_asked = world.was_asked or timer.is_over
+        is_stopping = _is_stopping(world, timer)
         is_due = moment == "step" or updates >= saving.every or time.monotonic() >= saved_at + 60 * saving.minutes
-        if recorder.journal is not None and (is_due or world.is_stopping):
+        if recorder.journal is not None and (is_due or is_stopping):
             snapshot.save(learner, checkpoints, recorder.journal.sync())
             updates, saved_at = 0, time.monotonic()
             if moment == "step":
                 save_results(learner, folder)
-        if world.is_stopping and learner.position.finished < last:
+        if is_stopping and learner.position.finished < last:
             world.exchange(None)  # nobody leaves before the first process has saved
             return False
     return True
+
+
+def _is_stopping(world: World, timer: Timer) -> bool:
+    """Tell whether somebody asked the run to stop, or its time is up."""
+    world.was_asked = world.was_asked or timer.is_over
+    return world.is_stopping
 
 
 def _finish(config: RunConfig, learner: Learner, folder: Path, say: Say) -> None:
@@ -224,8 +246,6 @@ def _finish(config: RunConfig, learner: Learner, folder: Path, say: Say) -> None
     (folder / "finished").touch()
 
 
-def _settled(config: RunConfig, found: Found | None) -> RunConfig:
+def _settled(config: RunConfig, found: Found) -> RunConfig:
     """Put the threshold that the search found in the place of `auto`."""
-    if found is None:
-        return config
     return replace(config, method_config=replace(config.method_config, threshold=found.threshold))

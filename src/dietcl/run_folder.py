@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dietcl.budget.receipts import Item
 from dietcl.config import RunConfig
 from dietcl.engine.checkpoint import CHECKPOINTS
 from dietcl.engine.learner import Learner
-from dietcl.engine.search import Found
+from dietcl.engine.search import Found, Trial, Trials
 from dietcl.errors import UserError
 from dietcl.files import LOCK, digest, write_arrays, write_json
 from dietcl.models.checkpoints import shipped
@@ -105,13 +106,24 @@ def describe(learner: Learner, folder: Path) -> None:
     write_json(folder / "environment.json", environment)
 
 
-def kept_search(folder: Path) -> Found | None:
-    """Return the search that the folder's run was begun with, if it had one and it can be read."""
+def kept_search(folder: Path) -> tuple[Found | None, Trials]:
+    """Return the search that the folder's run was begun with, or the trials of an unfinished one, if it can be read."""
     try:
         saved = json.loads((folder / "search.json").read_text())
-        return Found(saved["threshold"], saved["scores"], tuple(Item(**item) for item in saved["spent"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        if "trials" in saved:
+            return None, {key: Trial(trial["score"], _items(trial)) for key, trial in saved["trials"].items()}
+        return Found(saved["threshold"], saved["scores"], _items(saved)), {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None, {}
+
+
+def keep_trials(folder: Path, trials: Trials) -> None:
+    """Write down the trials of a search that is not finished."""
+    write_json(folder / "search.json", {"trials": {key: asdict(trial) for key, trial in trials.items()}})
+
+
+def _items(saved: dict[str, Any]) -> tuple[Item, ...]:
+    return tuple(Item(**item) for item in saved["spent"])
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import assemble
-from dietcl.engine.loop import learn
+from dietcl.engine.loop import advance
 from dietcl.engine.world import World
 from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
@@ -31,6 +31,17 @@ class Found:
     threshold: str
     scores: dict[str, float]
     spent: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one candidate scored on one fold, and what that spent."""
+
+    score: float
+    spent: tuple[Item, ...]
+
+
+Trials = dict[str, Trial]
 
 
 class Silent:
@@ -55,10 +66,44 @@ def choose_threshold(
     bad_share: float = BAD_SHARE,
     world: World | None = None,
     precision: torch.dtype = torch.float32,
-) -> Found:
-    """Try every candidate on held-out revealed labels of the first time steps and return the best."""
-    budget = Budget.parse(config.budget)
-    if budget.unit != "updates":
+    trials: Trials | None = None,
+    keep: Callable[[Trials], None] = lambda trials: None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Found | None:
+    """Try every candidate on held-out revealed labels of the first time steps and return the best.
+
+    Trials that were made before are not made again; None if it was asked to stop, when `keep` has got those made.
+    """
+    folds = require_labels(config, stream)
+    trials = dict(trials or {})
+    # A small budget rounds several shares to one candidate.
+    candidates = sorted({round(share * Budget.parse(config.budget).amount) for share in SHARES})
+    due = {f"{candidate}, fold {n}": (candidate, fold) for candidate in candidates for n, fold in enumerate(folds)}
+    for number, (key, (candidate, fold)) in enumerate(due.items(), start=1):
+        if key not in trials:
+            method_config = replace(config.method_config, threshold=str(candidate))
+            trial = replace(config, method_config=method_config, evaluation=Evaluation())
+            learner = assemble(trial, fold, index, device, Silent(), bad_share, world, precision)
+            for _ in advance(learner):
+                if is_stopping():
+                    return None
+            counts = learner.counts
+            score = summarize(counts.correct, counts.count, counts.loss_sum).final_pooled
+            spent = tuple(item for receipt in learner.ledger.closed for item in receipt.items)
+            trials[key] = Trial(float(score), spent)
+            keep(trials)
+        progress(number / len(due))
+    scores: dict[int, float] = {}
+    for key, (candidate, _) in due.items():
+        scores[candidate] = scores.get(candidate, 0.0) + trials[key].score / FOLDS
+    best = max(scores, key=lambda candidate: (scores[candidate], -candidate))
+    spent = tuple(item for key in due for item in trials[key].spent)
+    return Found(str(best), {str(candidate): score for candidate, score in scores.items()}, spent)
+
+
+def require_labels(config: RunConfig, stream: Stream) -> list[Stream]:
+    """Return the folds of a search, or refuse one that cannot be made."""
+    if Budget.parse(config.budget).unit != "updates":
         raise UserError(f"--threshold auto with --budget {config.budget}: give the budget in updates, such as 500")
     folds = [hold_out(stream, fold) for fold in range(FOLDS)]
     if not all(any(len(test.rows) for test in fold.tests) for fold in folds):
@@ -66,24 +111,7 @@ def choose_threshold(
             f"--threshold auto: the first {TIME_STEPS} time steps reveal too few labels to hold some out; "
             "give a number of updates, such as 400"
         )
-    scores: dict[int, float] = {}
-    spent: list[Item] = []
-    # A small budget rounds several shares to one candidate.
-    candidates = sorted({round(share * budget.amount) for share in SHARES})
-    trials = [(candidate, fold) for candidate in candidates for fold in folds]
-    for number, (candidate, fold) in enumerate(trials):
-        method_config = replace(config.method_config, threshold=str(candidate))
-        trial = replace(config, method_config=method_config, evaluation=Evaluation())
-        learner = assemble(trial, fold, index, device, Silent(), bad_share, world, precision)
-        for _ in learn(learner):
-            pass
-        counts = learner.counts
-        score = summarize(counts.correct, counts.count, counts.loss_sum).final_pooled
-        scores[candidate] = scores.get(candidate, 0.0) + score / FOLDS
-        spent += [item for receipt in learner.ledger.closed for item in receipt.items]
-        progress((number + 1) / len(trials))
-    best = max(scores, key=lambda candidate: (scores[candidate], -candidate))
-    return Found(str(best), {str(candidate): score for candidate, score in scores.items()}, tuple(spent))
+    return folds
 
 
 def hold_out(stream: Stream, fold: int) -> Stream:

@@ -22,7 +22,7 @@ Examples:
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --budget 2h
   dietcl train --method dietcl:release --preset base --encoder vit_base_patch16_224.mae --budget 500
   dietcl train --stream photos/manifest.parquet --stop-after 2h --out runs/photos   (the same again next night)
-  torchrun --nproc-per-node 8 -m dietcl train --preset base --budget 500   (8 processes, the same result)
+  torchrun --nproc-per-node 4 -m dietcl train --preset base --budget 500   (4 processes, the same result)
 
 Three options decide which further ones there are; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip); default glyphs
