@@ -65,6 +65,8 @@ def test_the_sample_is_fixed_by_the_seed_and_fair():
 class Oracle:
     """Predicts a given class for every row and counts how often each row is asked for."""
 
+    substituted = 0
+
     def __init__(self, answers):
         self.answers, self.asked = answers, Counter()
 

@@ -60,9 +60,8 @@ def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(config
 @can_kill
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_at_the_worst_moment_does_no_harm(configs, undisturbed, tmp_path, moment):
-    # The samples are written once; of what happens more often, the second time finds more to damage.
-    aim = (moment, 1 if "samples" in moment else 2)
-    assert wait(start(configs[AIMED], tmp_path / "run", Shot(every=1, aim=aim))) == -signal.SIGKILL
+    shot = Shot(every=1, aim=(moment, 2))  # the second time finds more to damage
+    assert wait(start(configs[AIMED], tmp_path / "run", shot)) == -signal.SIGKILL
     assert not is_finished(tmp_path / "run")
     assert wait(start(configs[AIMED], tmp_path / "run", Shot(every=1))) == 0
     assert not differences(outcome(tmp_path / "run"), undisturbed)
@@ -73,7 +72,6 @@ def test_a_kill_at_the_worst_moment_does_no_harm(configs, undisturbed, tmp_path,
 OPTIONS: dict[str, dict[str, object]] = {
     "dietcl": {"threshold": "2.0"},
     "dietcl:labeled": {"threshold": "2.0"},
-    "er, reservoir": {"memory": 3},
     "ewc, online": {"online": True, "decay": 0.5},
     "l2p, unfrozen": {"frozen": False},
     "ranpac, few features": {"random_features": 5},
@@ -88,7 +86,8 @@ def tiny_case(blobs: Path, case: str) -> RunConfig:
     base = name.partition(":")[0]
     plain = vars(method_config(base))
     variant = {option: value for option, value in vars(method_config(name)).items() if value != plain[option]}
-    config = tiny_config(blobs, base, budget=AMPLE.get(base, "3"), **variant | OPTIONS.get(case, {}))
+    budget = AMPLE.get(base, "3" if base == "dietcl" else "2")
+    config = tiny_config(blobs, base, budget=budget, **variant | OPTIONS.get(case, {}))
     if case.endswith("curves"):
         return replace(config, evaluation=Evaluation(curves=1))
     if case.endswith("starved"):  # a sweep that must leave something for the solve
@@ -128,7 +127,7 @@ def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
         kind = (whole.position.finished, moment, here and len(here.done))
         met[kind] += 1
         # The first of each phase and sweep, the end of each time step, and some of the others.
-        if met[kind] == 1 or met.total() % 7 == 0:
+        if met[kind] == 1 or met.total() % 11 == 0:
             saved.append((tmp_path / str(len(saved)), len(notes.events)))
             snapshot.save(whole, Checkpoints(saved[-1][0], keep=2), journal=saved[-1][1])
     assert {"learned", "step"} < {moment for _, moment, _ in met}
