@@ -30,7 +30,7 @@ def remember(learner, memory, widths):
     for i, width in enumerate(widths):
         if width:
             stored[i] = random_logits(i, width)[0].tolist()
-            learner.method._store.add(memory.take(slice(i, i + 1)), random_logits(i, width))
+            learner.method._store.add(**memory.take(slice(i, i + 1)).with_values(random_logits(i, width)))
     return stored
 
 

@@ -46,7 +46,9 @@ def remember(learner, batch):
     for width in (3, 5):
         for i, target in enumerate(TARGETS):
             if target is not None and len(target) == width:
-                learner.method._soft.add(batch.memory.take(slice(i, i + 1)), torch.tensor([target]).double())
+                learner.method._soft.add(
+                    **batch.memory.take(slice(i, i + 1)).with_values(torch.tensor([target]).double())
+                )
 
 
 # Losses.

@@ -164,7 +164,8 @@ def test_with_a_beta_of_zero_views_leave_the_encoder_as_it_was(blobs, budget, op
 def test_a_state_amid_a_look_ahead_is_complete(blobs):
     learner, other = (fixed_learner(blobs, "dualnet", width=WIDTH) for _ in range(2))
     first, second = (replace(fixed_batch(unlabeled=None), key=(7, 2, 0, update, 0)) for update in range(2))
-    learner.method._soft.add(first.memory, torch.eye(5, 3).double())
+    learner.method._soft.add(**first.memory.with_values(torch.eye(5, 3).double()))
+    learner.method.turn(learner.net, first.key, [part.pool for part in first.parts])
     losses_of(learner, first)
     state = {name: value.clone() for name, value in learner.method.state().items()}
     assert equal({n: v for n, v in state.items() if n.startswith("encoder.")}, learner.method._anchor)
@@ -172,6 +173,7 @@ def test_a_state_amid_a_look_ahead_is_complete(blobs):
     nudge(learner)
     other.network.load_state_dict(learner.network.state_dict())
     for each in (learner, other):
+        each.method.turn(each.net, second.key, [part.pool for part in second.parts])
         losses_of(each, second)
         each.method.after_update(each.net, Phase(name="cycles", mix=Mix()))
     assert equal(weights(learner), weights(other))
