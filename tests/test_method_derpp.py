@@ -212,7 +212,7 @@ def test_the_store_gives_values_by_row_and_nan_for_strangers():
     store = Store()
     assert store.values_of(torch.tensor([4, 5])).shape == (2, 0)
     images = part("memory", [0, 1, 2], 1)
-    store.add(images, torch.arange(6.0).reshape(3, 2))
+    store.add(**images.with_values(torch.arange(6.0).reshape(3, 2)))
     found = store.values_of(torch.tensor([102, 7, 100]))
     assert found[[0, 2]].tolist() == [[4, 5], [0, 1]]
     assert found[1].isnan().all()
