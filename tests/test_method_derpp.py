@@ -114,8 +114,8 @@ def test_images_without_stored_logits_have_no_distance(blobs, widths):
 def test_hand_value_of_the_distance(blobs):
     learner = fixed_learner(blobs, "derpp")
     one = part("memory", [0, 1], 2)
-    learner.method._store.add(one.take(slice(0, 1)), torch.tensor([[1.0, 2.0]]))
-    learner.method._store.add(one.take(slice(1, 2)), torch.tensor([[0.0, 0.0, 6.0]]))
+    learner.method._store.add(**one.take(slice(0, 1)).with_values(torch.tensor([[1.0, 2.0]])))
+    learner.method._store.add(**one.take(slice(1, 2)).with_values(torch.tensor([[0.0, 0.0, 6.0]])))
     logits = torch.tensor([[2.0, 4.0, 9.0, 9.0], [0.0, 3.0, 3.0, 9.0]])
     # (1 + 4) / 2 of the two stored classes of the first image, (0 + 9 + 9) / 3 of the second's three.
     assert learner.method._distance(one, logits).item() == pytest.approx((2.5 + 6) / 2)
