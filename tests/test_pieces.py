@@ -7,20 +7,15 @@ import torch
 from dietcl.methods.pieces import neighbors, ridge
 from dietcl.methods.pieces.barlow import barlow_twins
 from dietcl.methods.pieces.store import Store
-from dietcl.streams.batch import Part
 
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def part(rows, labels):
-    return Part("labeled", torch.zeros(len(rows), 3, 2, 2), torch.tensor(labels), rows=torch.tensor(rows))
-
-
 def stored(values, labels):
     store = Store()
-    store.add(part(list(range(len(labels))), labels), values)
+    store.add(torch.arange(len(labels)), torch.tensor(labels), values)
     return store
 
 
@@ -204,8 +199,8 @@ def test_with_nothing_stored_all_classes_are_equal():
 def test_a_store_finds_rows_in_any_order():
     store = Store()
     assert store.find(torch.tensor([3, 4])).tolist() == [-1, -1]
-    store.add(part([30, 10], [0, 1]), torch.tensor([[3.0], [1.0]]))
-    store.add(part([20], [1]), torch.tensor([[2.0]]))
+    store.add(torch.tensor([30, 10]), torch.tensor([0, 1]), torch.tensor([[3.0], [1.0]]))
+    store.add(torch.tensor([20]), torch.tensor([1]), torch.tensor([[2.0]]))
     assert len(store) == 3
     assert store.find(torch.tensor([10, 20, 25, 30, 99, 1])).tolist() == [1, 2, -1, 0, -1, -1]
     assert store.labels.tolist() == [0, 1, 1]
@@ -213,16 +208,16 @@ def test_a_store_finds_rows_in_any_order():
 
 def test_wider_values_make_the_earlier_ones_end_in_nan():
     store = Store()
-    store.add(part([1], [0]), torch.tensor([[5.0]]))
-    store.add(part([2], [1]), torch.tensor([[6.0, 7.0]]))
-    store.add(part([3], [1]), torch.tensor([[8.0]]))
+    store.add(torch.tensor([1]), torch.tensor([0]), torch.tensor([[5.0]]))
+    store.add(torch.tensor([2]), torch.tensor([1]), torch.tensor([[6.0, 7.0]]))
+    store.add(torch.tensor([3]), torch.tensor([1]), torch.tensor([[8.0]]))
     assert store.values.nan_to_num(-1).tolist() == [[5, -1], [6, 7], [8, -1]]
 
 
 def test_a_store_comes_back_from_its_state():
     store, again = stored(random(4, 3), [0, 1, 1, 2]), Store()
     again.load_state(store.state())
-    again.add(part([9], [0]), random(1, 3, seed=1))
+    again.add(torch.tensor([9]), torch.tensor([0]), random(1, 3, seed=1))
     assert len(store) == 4
     assert again.rows.tolist() == [0, 1, 2, 3, 9]
     assert torch.equal(again.values[:4], store.values)
