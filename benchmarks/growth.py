@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.position import Position
 from dietcl.engine.search import Silent
@@ -96,7 +96,7 @@ def _assemble(manifest: Path, method: str, late: int) -> Learner:
     arguments = ["--stream", str(manifest), "--method", method, "--budget", str(UPDATES), "--recipe", "time"]
     config, _ = parse_run([*arguments, "--time-steps", str(late), "--label-rate", "0.2"])
     stream, index = open_stream(config)
-    return assemble(config, stream, index, torch.device("cpu"), _Watch())
+    return assemble(config, stream, Equipment(index), _Watch())
 
 
 class _Watch(Silent):

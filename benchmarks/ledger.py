@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.figure import Figure
-from dietcl.engine.learner import assemble
+from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.search import Silent
 from dietcl.engine.stretches import backward
@@ -43,7 +43,7 @@ def _medians(method: str, rounds: int) -> tuple[float, ...]:
     arguments = ["--stream", "glyphs", "--method", method, "--budget", "1e9", "--label-rate", "0.05"]
     config, _ = parse_run(arguments)
     stream, index = open_stream(config)
-    learner = assemble(config, stream, index, torch.device("cpu"), Silent())
+    learner = assemble(config, stream, Equipment(index), Silent())
     step = stream.steps[T - 1]
     learner.network.head.grow(step.seen_classes, torch.Generator())
     learner.ledger.open(step.t, step.seen_classes)

@@ -17,7 +17,7 @@ from benchmarks.figure import Figure
 from dietcl.engine import snapshot
 from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
 from dietcl.engine.journal import Journal
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.search import Silent
 from dietcl.engine.stretches import backward
@@ -71,7 +71,7 @@ def _small(folder: Path, rounds: int) -> list[Figure]:
     words = f"--stream {_write(folder / 'noise')} --preset small --weights random --time-steps 1 --label-rate 0.5"
     config, _ = parse_run(words.split())
     stream, index = open_stream(config)
-    learner = assemble(config, stream, index, torch.device("cpu"), Silent())
+    learner = assemble(config, stream, Equipment(index), Silent())
     learn = _learning(learner)
     learn()  # the first time warms up
     optimizer = build_optimizer(learner.network, {}, config.training)

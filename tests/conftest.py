@@ -1,16 +1,21 @@
-"""Shared fixtures: one torch thread, a cache of the session's own, and the blob stream."""
+"""Shared fixtures: one torch thread, a cache of the session's own, the blob stream, a run on it, and commands."""
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+from dietcl.cli import main
+from dietcl.config import RunConfig
 from dietcl.streams import packer
 from packs import make_source
-from tiny import write_blobs
+from runs import Said, outcome, run, small
+from tiny import tiny_config, write_blobs
 
 torch.set_num_threads(1)
 
@@ -45,3 +50,38 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer, "SHARD", 7)
     monkeypatch.setattr(packer, "_AT_ONCE", 3)
+
+
+@pytest.fixture(scope="session")
+def config(blobs: Path) -> RunConfig:
+    """A run of three time steps of three updates, two of them joint."""
+    return tiny_config(blobs, "dietcl", budget="3", threshold="2.0")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What that run leaves behind if nothing happens to it."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    run(config, folder)
+    return outcome(folder)
+
+
+@pytest.fixture
+def dietcl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Carry out commands in this process, which has torch at hand; the runs get processes of their own all the same.
+
+    Figures are drawn but not rendered, which takes longer than the runs: see test_compare for real ones.
+    """
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path: Image.new("RGB", (4, 3)).save(path))
+
+    def command(*arguments: str) -> Said:
+        code = main([*arguments])
+        return Said(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def compare(dietcl: Callable[..., Said], blobs: Path) -> Callable[..., Said]:
+    """Compare methods on the blobs."""
+    return lambda out, *more: dietcl("compare", *small(blobs), "--out", str(out), "--device", "cpu", *more)

@@ -14,6 +14,7 @@ from dietcl.config import PRESETS
 from dietcl.methods import METHODS, method_class
 from dietcl.verbs.settings import method_defaults
 from dietcl.verbs.train import parse_run
+from runs import small
 
 VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
 
@@ -28,13 +29,6 @@ def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subp
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         check=False,
     )
-
-
-def small(manifest: Path, *more: str) -> list[str]:
-    """Options of a run that takes seconds."""
-    recipe = ["--time-steps", "3", "--label-rate", "0.2"]
-    model = ["--image-size", "16", "--decoder-dim", "16", "--weights", "random"]
-    return ["--stream", str(manifest), *recipe, *model, "--batch", "12", "--micro-batch", "6", "--budget", "2", *more]
 
 
 @pytest.mark.parametrize("verb", VERBS)

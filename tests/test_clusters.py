@@ -12,17 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from PIL import Image
 from safetensors.numpy import load_file
 
 from dietcl import clusters
-from dietcl.cli import main
 from dietcl.clusters import on_ray, on_slurm, slurm_executor
 from dietcl.errors import UserError
 from dietcl.parallel import Outcome
 from dietcl.report.runs import read_run
-from test_cli import small
-from test_compare import Said
+from runs import small
 
 LONG = ("--budget", "15", "--time-steps", "6")
 local_executor = partial(slurm_executor, cluster="local")
@@ -45,24 +42,6 @@ def there(connected, monkeypatch):
     monkeypatch.setattr(clusters, "_LATE", 0.0)
     monkeypatch.setattr(clusters, "_GRACE", 1.0)
     monkeypatch.setattr(clusters, "_SECONDS", 0.2)
-
-
-@pytest.fixture
-def dietcl(capfd, monkeypatch):
-    """Carry out commands in this process; figures are drawn but not rendered."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path: Image.new("RGB", (4, 3)).save(path))
-
-    def run(*arguments: str) -> Said:
-        code = main([*arguments])
-        return Said(code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def compare(dietcl, blobs):
-    """Compare methods on the blobs."""
-    return lambda out, *more: dietcl("compare", *small(blobs), "--out", str(out), "--device", "cpu", *more)
 
 
 def do_all(

@@ -8,49 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from dietcl.cli import main
 from dietcl.methods import METHODS, describe
 from dietcl.parallel import in_processes
 from dietcl.report.runs import read_run
-from test_cli import small
+from runs import small
 
 COMPARED = ("naive", "er", "er:uniform", "ncm", "joint")
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command ended with."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def dietcl(capfd, monkeypatch):
-    """Carry out commands in this process, which has torch at hand; the runs get processes of their own all the same.
-
-    Figures are drawn but not rendered, which takes longer than the runs: see `compared` for real ones.
-    """
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path: Image.new("RGB", (4, 3)).save(path))
-
-    def run(*arguments: str) -> Said:
-        code = main([*arguments])
-        return Said(code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def compare(dietcl, blobs):
-    """Compare methods on the blobs."""
-    return lambda out, *more: dietcl("compare", *small(blobs), "--out", str(out), "--device", "cpu", *more)
 
 
 @pytest.fixture(scope="module")

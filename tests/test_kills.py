@@ -4,7 +4,6 @@ A few real kills here; `python -m benchmarks resume` makes hundreds.
 """
 
 import signal
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
+from benchmarks.resume import hunt, make_configs
 
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine import snapshot
@@ -22,11 +23,6 @@ from dietcl.methods import every_method, method_config
 from dietcl.run_folder import is_finished
 from tiny import AMPLE, tiny_config, tiny_learner
 from watching import Event, Notes
-
-sys.path.append(str(Path(__file__).parents[1]))  # the benchmark kills in the same way
-
-from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
-from benchmarks.resume import hunt, make_configs
 
 can_kill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 HUNTED = ("dietcl", "ewc", "dualnet", "ranpac")

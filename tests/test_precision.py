@@ -8,14 +8,13 @@ import torch
 from dietcl.cli import main
 from dietcl.engine import device
 from dietcl.engine.device import cpu_has_bfloat16, pick_precision
-from dietcl.engine.learner import assemble
+from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods import every_method
 from dietcl.run import open_stream
 from dietcl.stopping import Saving
-from test_cli import small
-from test_resume import interrupt, outcome, run
+from runs import interrupt, outcome, run, small
 from tiny import AMPLE, tiny_config
 from watching import Notes
 
@@ -48,7 +47,7 @@ def test_every_method_learns_in_bfloat16_nearly_as_in_float32(blobs, method):
     stream, index = open_stream(config)
     losses, kept = {}, {}
     for precision in (torch.float32, torch.bfloat16):
-        learner = assemble(config, stream, index, CPU, Notes(), precision=precision)
+        learner = assemble(config, stream, Equipment(index, precision=precision), Notes())
         for _ in learn(learner):
             pass
         kept[precision] = [*learner.network.state_dict().values(), *learner.method.state().values()]

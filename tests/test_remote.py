@@ -28,7 +28,7 @@ from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
 from prepared import rows
 from processes import together
-from test_resume import outcome
+from runs import outcome
 
 BUCKET = "photos"
 

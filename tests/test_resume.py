@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 import dietcl.run
 import dietcl.run_folder
@@ -20,54 +19,10 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.files import LOCK
 from dietcl.report import write_report
-from dietcl.run import execute, is_finished
+from dietcl.run import is_finished
+from runs import interrupt, outcome, run
 from tiny import tiny_config, tiny_learner, write_blobs
 from watching import hand_over
-
-CLOCK = {"seconds", "data_wait"}
-
-
-def nothing(t, fraction):
-    pass
-
-
-def run(config, folder, progress=nothing, **options):
-    execute(config, folder, device="cpu", progress=progress, **options)
-
-
-def outcome(folder):
-    """Everything a run leaves behind, the time it took apart."""
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    with np.load(folder / "counts.npz") as counts:
-        arrays = {name: counts[name].tolist() for name in counts}
-    with np.load(folder / "samples.npz") as samples:
-        arrays |= {name: samples[name].tolist() for name in samples}
-    return {
-        "weights": {n: (v.dtype, v.tolist()) for n, v in load_file(folder / "weights.safetensors").items()},
-        "arrays": arrays,
-        "receipts": json.loads((folder / "receipts.json").read_text()),
-        "events": [{name: value for name, value in event.items() if name not in CLOCK} for event in events],
-    }
-
-
-@pytest.fixture(scope="module")
-def config(blobs):
-    return tiny_config(blobs, "dietcl", budget="3", threshold="2.0")
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(config, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    run(config, folder)
-    return outcome(folder)
-
-
-def interrupt(at_t, at_fraction):
-    def progress(t, fraction):
-        if t == at_t and fraction >= at_fraction:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 @pytest.mark.parametrize(("t", "fraction"), [(1, 0.3), (2, 0.3), (3, 0.3), (3, 1.0)])

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import dietcl.engine.search
 import dietcl.run
+from dietcl.engine.learner import Equipment
 from dietcl.engine.search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
 from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
@@ -39,7 +39,7 @@ def searching(blobs, **options):
 
 
 def choose(config, stream, index):
-    return choose_threshold(config, stream, index, torch.device("cpu"), nothing)
+    return choose_threshold(config, stream, Equipment(index), nothing)
 
 
 def test_every_label_is_held_out_in_one_fold_and_learned_in_the_others(stream):
@@ -190,8 +190,7 @@ def test_a_search_that_was_stopped_goes_on_with_its_next_trial(blobs, stream, in
         return len(asked) == 30  # amid a trial, whose time steps have four moments each
 
     def stopped_or_found():
-        trials = (torch.float32, dict(kept), kept.update, is_stopping)
-        return choose_threshold(config, stream, index, torch.device("cpu"), nothing, 1.0, None, *trials)
+        return choose_threshold(config, stream, Equipment(index), nothing, dict(kept), kept.update, is_stopping)
 
     assert stopped_or_found() is None
     assert 0 < len(kept) < 2 * FOLDS

@@ -6,9 +6,8 @@ Methods that never train the encoder are held against a frozen probe instead.
 from functools import cache
 
 import pytest
-import torch
 
-from dietcl.engine.learner import assemble
+from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.search import Silent
 from dietcl.methods import METHODS
@@ -35,7 +34,7 @@ def accuracy(method: str, updates: int) -> float:
     setting = ["--time-steps", "1", "--label-rate", "1", "--budget", str(updates), *OPTIONS.get(method, [])]
     config, _ = parse_run([*arguments, *setting])
     stream, index = open_stream(config)
-    learner = assemble(config, stream, index, torch.device("cpu"), Silent())
+    learner = assemble(config, stream, Equipment(index), Silent())
     for _ in learn(learner):
         pass
     return float(learner.counts.correct.sum() / learner.counts.count.sum())

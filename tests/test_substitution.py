@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.search import Silent
 from dietcl.errors import UserError
@@ -80,7 +80,7 @@ def run(manifest: Path, method: str = "dietcl", steps: int = 3, **options: Any) 
     """Learn some time steps."""
     stream, index = stream_of(manifest)
     notes = Notes()
-    learner = assemble(tiny_config(manifest, method, **options), stream, index, CPU, notes)
+    learner = assemble(tiny_config(manifest, method, **options), stream, Equipment(index), notes)
     for t in learn(learner):
         if t == steps:
             break
@@ -228,13 +228,13 @@ def test_past_the_share_the_run_stops_and_names_a_file(manifest: Path) -> None:
     notes = Notes()
     config = tiny_config(manifest)
     with pytest.raises(UserError) as caught:
-        list(learn(assemble(config, stream, index, CPU, notes)))
+        list(learn(assemble(config, stream, Equipment(index), notes)))
     message = str(caught.value)
     assert "\n" not in message
     assert any(str(file) in message for file in files)
     assert "1.00%" in message
     assert "--bad-images" in message
-    learner = assemble(config, stream, index, CPU, notes, 0.02)  # two of 144 are fewer than that
+    learner = assemble(config, stream, Equipment(index, bad_share=0.02), notes)  # two of 144 are fewer than that
     assert next(learn(learner)) == 1
     assert len(learner.loader.storage.bad) == 2
 
@@ -361,7 +361,7 @@ def test_a_store_that_cannot_be_reached_at_all(manifest: Path, tmp_path: Path) -
     index = open_manifest(far)
     stream = build_stream("far", index, config.recipe, 0)
     with pytest.raises(UserError, match=r"images cannot be read.*memory://nobody/here/class \d/\d+\.png: cannot be"):
-        list(learn(assemble(config, stream, index, CPU, Notes())))
+        list(learn(assemble(config, stream, Equipment(index), Notes())))
 
 
 class Hiccups:

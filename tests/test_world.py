@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,12 @@ from dietcl.cli import main
 from dietcl.engine import stretches, world
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.world import World
-from dietcl.errors import Stopped
+from dietcl.errors import Lost, Stopped
 from dietcl.methods import every_method
 from dietcl.run import execute
 from dietcl.stopping import Saving
 from processes import config_of, together, watch
-from test_cli import small
-from test_resume import nothing, outcome
+from runs import nothing, outcome, small
 
 # Odd budgets end amid an update or a sweep; curves evaluate within a time step.
 TASKS = [
@@ -151,13 +151,16 @@ import os, signal, sys
 from pathlib import Path
 from dietcl.engine import loop
 from dietcl.cli import main
+from dietcl.errors import UserError
 advance, folder, mode = loop.advance, Path(sys.argv[1]), sys.argv[2]
 
 def dies(learner):
     for number, moment in enumerate(advance(learner)):
         yield moment
-        if learner.world.rank == 1 and number == 11 and not (folder / "died").exists():
+        if learner.world.rank == (mode != "refuse") and number == 11 and not (folder / "died").exists():
             (folder / "died").touch()
+            if mode == "refuse":
+                raise UserError("the disk is full")
             if mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ZeroDivisionError("of its own mind")
@@ -186,6 +189,29 @@ def test_a_process_that_dies_brings_the_job_down_within_seconds(blobs, tmp_path,
     assert result.returncode != 0
     assert seconds < 40  # of a busy machine; torchrun itself looks every 0.1 s, and gives the others 30 s
     assert words in result.stderr
+
+
+def test_what_only_the_first_process_meets_is_said_once_and_without_tracebacks(blobs, tmp_path):
+    result, _, _ = killed(blobs, tmp_path, "refuse")
+    assert result.returncode != 0
+    said = result.stderr.partition("torch/distributed")[0]
+    assert said.count("dietcl: the disk is full") == 1
+    assert "Traceback" not in said
+
+
+def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
+    def gone(*_):
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:123\nmore")
+
+    for name in ("all_gather_object", "broadcast_object_list", "all_reduce", "barrier"):
+        monkeypatch.setattr(f"torch.distributed.{name}", gone)
+    here, sentence = (
+        World(1, 2, 1, 2),
+        r"process 1: another one is gone.*\(Connection closed by peer \[127.0.0.1\]:123\)",
+    )
+    for talk in (here.exchange, here.share, here.first, lambda x: here.sum(torch.zeros(1)), lambda x: here.in_turn()):
+        with pytest.raises(Lost, match=sentence), talk(None) or nullcontext():
+            pass
 
 
 def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_path):

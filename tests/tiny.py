@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dietcl.config import Evaluation, RunConfig, Training
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.search import Silent
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
@@ -77,4 +76,4 @@ def tiny_learner(config: RunConfig, stream: Stream | None = None, index: Index |
     """Assemble a learner on the CPU that takes no notes."""
     index = index or open_manifest(Path(config.stream))
     stream = stream or build_stream(config.stream, index, config.recipe, config.seed)
-    return assemble(config, stream, index, torch.device("cpu"), Silent())
+    return assemble(config, stream, Equipment(index), Silent())

@@ -6,7 +6,7 @@ import os
 import sys
 
 from dietcl import __version__
-from dietcl.errors import UserError
+from dietcl.errors import Lost, UserError
 
 VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
@@ -31,7 +31,7 @@ EXAMPLES = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a verb; returns the exit code: 2 for what the user can mend, 130 after Ctrl-C."""
+    """Run a verb; returns the exit code: 2 for what the user can mend, 1 for a lost process, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -44,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"dietcl: {error}", file=sys.stderr)
         return 2
+    except Lost as error:
+        print(f"dietcl: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("dietcl: stopped", file=sys.stderr)
         return 130

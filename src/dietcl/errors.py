@@ -9,6 +9,10 @@ class NotFinite(Exception):
     """A loss or a weight became infinite or not a number; the sentence says where."""
 
 
+class Lost(Exception):
+    """Another process of the run is gone, which says itself why."""
+
+
 class Stopped(Exception):
     """A run was asked to stop, and did after it had saved itself."""
 

@@ -13,7 +13,7 @@ from dietcl.engine import snapshot
 from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
 from dietcl.engine.device import Precision, pick_device, pick_precision
 from dietcl.engine.journal import Journal
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import advance
 from dietcl.engine.samples import save_samples
 from dietcl.engine.search import Found, choose_threshold, require_labels
@@ -101,8 +101,8 @@ def execute(
             "time step, or the manifest has none; raise it, add --at-least-one, or label some images"
         )
     place = pick_device(device, world.gpu)
-    computed_in = pick_precision(precision, place)
-    mine = identity(config, stream, computed_in)
+    equipment = Equipment(index, place, pick_precision(precision, place), bad_share, world)
+    mine = identity(config, stream, equipment.precision)
     if world.first(lambda: _is_done(mine, folder, fresh)):
         say(f"{folder}: finished before, so nothing was done")
         return
@@ -116,47 +116,22 @@ def execute(
         require_labels(config, stream)
     recorder = Recorder(progress, say)
     stopped = Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
-    learner = assemble(config, stream, index, place, recorder, bad_share, world, computed_in)
+    learner = assemble(config, stream, equipment, recorder)
     # Only now: what cannot be started must neither claim the folder nor empty it.
     with _claimed(mine | {"hash": config.hash()}, world, folder, fresh, say), listening(world, say):
         if is_searching:
-            found, trials = world.first(lambda: kept_search(folder))
-            found = found or choose_threshold(
-                config,
-                stream,
-                index,
-                place,
-                lambda share: progress(0, share),
-                bad_share,
-                world,
-                computed_in,
-                trials,
-                lambda trials: keep_trials(folder, trials) if world.is_first else None,
-                lambda: _is_stopping(world, timer),
-            )
+            found = _find_threshold(config, stream, equipment, folder, timer, recorder)
             if found is None:
                 raise stopped
-            learner = assemble(_settled(config, found), stream, index, place, recorder, bad_share, world, computed_in)
+            settled = replace(config, method_config=replace(config.method_config, threshold=found.threshold))
+            learner = assemble(settled, stream, equipment, recorder)
             learner.ledger.book_search(found.spent)
-            cost = sum(item.passes for item in found.spent)
-            say(f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account")
-            if world.is_first:
-                write_json(folder / "search.json", asdict(found))
         if world.is_first:
             describe(learner, folder)
         checkpoints = Checkpoints(folder / CHECKPOINTS, saving.keep)
-        journal = _take_up(learner, checkpoints, folder, say)
-        if world.is_first:
-            recorder.journal = Journal(folder / "events.jsonl", keep=journal)
-        try:
+        with _recording(recorder, folder, _take_up(learner, checkpoints, folder, say), world):
             if not _learn(learner, folder, checkpoints, recorder, saving, timer):
                 raise stopped
-        except NotFinite as stop:
-            recorder.event("stopped", reason=str(stop))
-            raise
-        finally:
-            if recorder.journal is not None:
-                recorder.journal.close()
         if world.is_first:
             _finish(config, learner, folder, say)
 
@@ -186,6 +161,47 @@ def _claimed(mine: dict[str, Any], world: World, folder: Path, fresh: bool, say:
     with held, room(folder):
         world.first(begin)
         yield
+
+
+def _find_threshold(
+    config: RunConfig, stream: Stream, equipment: Equipment, folder: Path, timer: Timer, recorder: Recorder
+) -> Found | None:
+    """Return the threshold of the search that the folder keeps, or search on; None if it was asked to stop."""
+    world = equipment.world
+    found, trials = world.first(lambda: kept_search(folder))
+    found = found or choose_threshold(
+        config,
+        stream,
+        equipment,
+        lambda share: recorder.progress(0, share),
+        trials,
+        lambda trials: keep_trials(folder, trials) if world.is_first else None,
+        lambda: _is_stopping(world, timer),
+    )
+    if found is not None:
+        cost = sum(item.passes for item in found.spent)
+        recorder.say(
+            f"--threshold auto: {found.threshold} updates, found with {cost:,.0f} passes on the search account"
+        )
+        if world.is_first:
+            write_json(folder / "search.json", asdict(found))
+    return found
+
+
+@contextmanager
+def _recording(recorder: Recorder, folder: Path, kept: int, world: World) -> Iterator[None]:
+    """Write events to the journal, of which so many bytes are kept."""
+    if not world.is_first:
+        yield
+        return
+    recorder.journal = Journal(folder / "events.jsonl", keep=kept)
+    try:
+        yield
+    except NotFinite as stop:
+        recorder.event("stopped", reason=str(stop))
+        raise
+    finally:
+        recorder.journal.close()
 
 
 def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, say: Say) -> int:
@@ -244,8 +260,3 @@ def _finish(config: RunConfig, learner: Learner, folder: Path, say: Say) -> None
     classes = json.dumps(learner.stream.classes[: learner.net.classes])
     save_weights(learner.network, folder / "weights.safetensors", {"config": config.hash(), "classes": classes})
     (folder / "finished").touch()
-
-
-def _settled(config: RunConfig, found: Found) -> RunConfig:
-    """Put the threshold that the search found in the place of `auto`."""
-    return replace(config, method_config=replace(config.method_config, threshold=found.threshold))

@@ -38,6 +38,18 @@ class Witness(Protocol):
         """Tell the user something worth knowing."""
 
 
+@dataclass(frozen=True)
+class Equipment:
+    """With what learners work: where their images are, what computes, and who shares the work."""
+
+    index: Index
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: torch.dtype = torch.float32
+    bad_share: float = BAD_SHARE
+    """Share of the images that may turn out unreadable."""
+    world: World = field(default_factory=World)
+
+
 @dataclass
 class Learner:
     """A method, its network and all that it learns with."""
@@ -64,18 +76,9 @@ class Learner:
         return self.network.head.weight.device
 
 
-def assemble(
-    config: RunConfig,
-    stream: Stream,
-    index: Index,
-    device: torch.device,
-    witness: Witness,
-    bad_share: float = BAD_SHARE,
-    world: World | None = None,
-    precision: torch.dtype = torch.float32,
-) -> Learner:
+def assemble(config: RunConfig, stream: Stream, equipment: Equipment, witness: Witness) -> Learner:
     """Put together a learner that has learned nothing yet."""
-    world = world or World()
+    world, device = equipment.world, equipment.device
     method = method_class(config.method)(config.method_config)
     stream = stream.union() if method.learns == "union" else stream
     network, origin = starting_network(config)
@@ -85,8 +88,15 @@ def assemble(
     # Where time is the budget, all processes must read the same clock to decide alike.
     clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
     ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
-    loader = Loader(stream, Storage(index, config.model.image_size, bad_share), device)
-    net = Net(network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), witness.say, precision)
+    loader = Loader(stream, Storage(equipment.index, config.model.image_size, equipment.bad_share), device)
+    net = Net(
+        network,
+        ledger,
+        config.seed,
+        lambda: starting_network(config)[0].state_dict(),
+        witness.say,
+        equipment.precision,
+    )
     method.setup(net)
     return Learner(
         config=config,

@@ -4,19 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from dietcl.budget.receipts import Item
 from dietcl.budget.units import Budget
 from dietcl.config import Evaluation, RunConfig
-from dietcl.engine.learner import assemble
+from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import advance
-from dietcl.engine.world import World
 from dietcl.errors import UserError
 from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
-from dietcl.streams.index import Index
-from dietcl.streams.recipes import BAD_SHARE
 from dietcl.streams.stream import Stream, TestStep
 
 TIME_STEPS = 3
@@ -60,12 +56,8 @@ class Silent:
 def choose_threshold(
     config: RunConfig,
     stream: Stream,
-    index: Index,
-    device: torch.device,
+    equipment: Equipment,
     progress: Callable[[float], None],
-    bad_share: float = BAD_SHARE,
-    world: World | None = None,
-    precision: torch.dtype = torch.float32,
     trials: Trials | None = None,
     keep: Callable[[Trials], None] = lambda trials: None,
     is_stopping: Callable[[], bool] = lambda: False,
@@ -83,7 +75,7 @@ def choose_threshold(
         if key not in trials:
             method_config = replace(config.method_config, threshold=str(candidate))
             trial = replace(config, method_config=method_config, evaluation=Evaluation())
-            learner = assemble(trial, fold, index, device, Silent(), bad_share, world, precision)
+            learner = assemble(trial, fold, equipment, Silent())
             for _ in advance(learner):
                 if is_stopping():
                     return None

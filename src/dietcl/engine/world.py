@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from dietcl.errors import UserError
+from dietcl.errors import Lost, UserError, reason
 from dietcl.parallel import cores, places
 from dietcl.streams.loader import Loader
 
@@ -63,7 +63,8 @@ class World:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, (self.was_asked, value))
+        with self._talking():
+            dist.all_gather_object(found, (self.was_asked, value))
         self._is_agreed = any(asked for asked, _ in found)
         return [value for _, value in found]
 
@@ -72,7 +73,8 @@ class World:
         if self.size == 1:
             return value
         found = [value if self.is_first else None]
-        dist.broadcast_object_list(found)
+        with self._talking():
+            dist.broadcast_object_list(found)
         shared: Any = found[0]
         return shared  # type: ignore[no-any-return]
 
@@ -95,24 +97,28 @@ class World:
     @contextmanager
     def in_turn(self) -> Iterator[None]:
         """Let one process of each machine go first, so that the others find what it keeps."""
-        if self.size > 1 and self.local_rank:
-            dist.barrier()
+        if self.local_rank:
+            self._meet()
         try:
             yield
-        finally:  # also if it failed: then the others find out by themselves
-            if self.size > 1 and not self.local_rank:
-                dist.barrier()
+        except UserError:
+            if self.local_rank:
+                raise SystemExit(2) from None  # the first one met the same, and said so
+            raise
+        finally:
+            if not self.local_rank:
+                self._meet()
 
     def sum(self, values: Tensor) -> None:
         """Put the sum over all processes in the place of some values."""
         if self.size == 1:
             return
-        if values.device.type == "mps":  # has no way to talk, so the sum takes a detour
-            carried = values.cpu()
+        # mps has no way to talk, so its sum takes a detour.
+        carried = values.cpu() if values.device.type == "mps" else values
+        with self._talking():
             dist.all_reduce(carried)
+        if carried is not values:
             values.copy_(carried)
-        else:
-            dist.all_reduce(values)
 
     def require_equal(self, tensors: Mapping[str, Tensor]) -> None:
         """Stop if the processes' states have drifted apart, which nothing may cause."""
@@ -134,6 +140,21 @@ class World:
         """Take the first process's time."""
         if self.size > 1:
             self._now = self.share(time.monotonic())
+
+    def _meet(self) -> None:
+        if self.size > 1:
+            with self._talking():
+                dist.barrier()
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Say in one sentence that another process is gone: whatever ended that one is what matters."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise Lost(f"process {self.rank}: another one is gone, which says why ({reason(error)})") from None
 
 
 def join(device: str) -> World:

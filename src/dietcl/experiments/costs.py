@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from dietcl.config import Evaluation, RunConfig, preset
-from dietcl.engine.learner import Learner, assemble
+from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.net import Net
 from dietcl.engine.search import Silent
@@ -142,7 +140,7 @@ def measure(name: str, size: str) -> Costs:
     """Run a method for two time steps and return the costs of its parts."""
     config = _config(name, size)
     stream, index = open_stream(config)
-    learner = assemble(config, stream, index, torch.device("cpu"), Silent())
+    learner = assemble(config, stream, Equipment(index), Silent())
     learner.method = watch = Watch(learner)  # type: ignore[assignment]
     for _ in learn(learner):
         pass

@@ -77,6 +77,8 @@ def carry_out(
                     precision=precision,
                 )
             except NotFinite as stop:
+                if not world.is_first:
+                    raise SystemExit(2) from None  # it befalls all of them at once
                 raise UserError(f"{folder}: {stop}") from None
             except Stopped as stop:
                 if not world.is_first:

@@ -1,0 +1,75 @@
+"""Short runs, in this process or by a command, and what they leave behind."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+from dietcl.run import execute
+
+CLOCK = {"seconds", "data_wait"}
+
+
+def nothing(t, fraction):
+    """Take no note of progress."""
+
+
+def run(config, folder, progress=nothing, **options):
+    """Carry out a run on the CPU."""
+    execute(config, folder, device="cpu", progress=progress, **options)
+
+
+def outcome(folder):
+    """Everything a run leaves behind, the time it took apart."""
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    with np.load(folder / "counts.npz") as counts:
+        arrays = {name: counts[name].tolist() for name in counts}
+    with np.load(folder / "samples.npz") as samples:
+        arrays |= {name: samples[name].tolist() for name in samples}
+    return {
+        "weights": {n: (v.dtype, v.tolist()) for n, v in load_file(folder / "weights.safetensors").items()},
+        "arrays": arrays,
+        "receipts": json.loads((folder / "receipts.json").read_text()),
+        "events": [{name: value for name, value in event.items() if name not in CLOCK} for event in events],
+    }
+
+
+def interrupt(at_t, at_fraction):
+    """Return a progress that breaks the run off."""
+
+    def progress(t, fraction):
+        if t == at_t and fraction >= at_fraction:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def signal_at(number, at_t, at_fraction):
+    """Return a progress that sends this process a signal, once."""
+    sent = []
+
+    def progress(t, fraction):
+        if t == at_t and fraction >= at_fraction and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), number)
+
+    return progress
+
+
+def small(manifest: Path, *more: str) -> list[str]:
+    """Options of a run that takes seconds."""
+    recipe = ["--time-steps", "3", "--label-rate", "0.2"]
+    model = ["--image-size", "16", "--decoder-dim", "16", "--weights", "random"]
+    return ["--stream", str(manifest), *recipe, *model, "--batch", "12", "--micro-batch", "6", "--budget", "2", *more]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
