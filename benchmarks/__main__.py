@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("formats", "growth", "index", "ledger", "loader", "resume", "saving", "startup")
+NAMES = ("formats", "growth", "index", "ledger", "loader", "processes", "resume", "saving", "startup")
 
 
 def main() -> int:

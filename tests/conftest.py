@@ -1,6 +1,7 @@
 """Shared fixtures: one torch thread, a cache of the session's own, the blob stream, a run on it, and commands."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from runs import Said, outcome, run, small
 from tiny import tiny_config, write_blobs
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in jobs of a shell in the background; some tests are about it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

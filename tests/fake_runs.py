@@ -106,7 +106,12 @@ def write_run(
     )
     config = replace(config, **changes)
     identity = hashlib.sha256(f"{stream} {config.recipe} {seed}".encode()).hexdigest()[:16]
-    further = {"stream_identity": identity, "weights_digest": "0123456789abcdef", "hash": config.hash()}
+    further = {
+        "stream_identity": identity,
+        "weights_digest": "0123456789abcdef",
+        "precision": "float32",
+        "hash": config.hash(),
+    }
     _write_json(folder / "config.json", config.resolved() | further)
     _write_json(folder / "environment.json", {"dietcl": "0.1.0", "python": "3.11", "device": "cpu", "threads": 2})
     correct, count, loss_sum = _counts(method, seed, time_steps, learned, str(options))

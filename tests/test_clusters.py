@@ -87,7 +87,7 @@ def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare,
 
 @pytest.mark.parametrize("on", ["slurm", "ray"])
 def test_a_run_that_fails_is_shown_with_its_log_and_stops_no_other(there, compare, tmp_path, on):
-    (tmp_path / "er-seed0/events.jsonl").mkdir(parents=True)  # in the way of the journal
+    (tmp_path / "er-seed0/.lock").mkdir(parents=True)  # in the way of the lock
     result = compare(tmp_path, "--methods", "er,ncm", "--on", on)
     log = tmp_path / "er-seed0.failed.log"
     assert result.code == 1
