@@ -19,7 +19,13 @@ from runs import Said, outcome, run, small
 from tiny import tiny_config, write_blobs
 
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in jobs of a shell in the background; some tests are about it
+# Where there are as many workers as cores, each has its own, so that what it starts does not take two and get none.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    if int(os.environ["PYTEST_XDIST_WORKER_COUNT"]) >= len(cores):
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+# What a shell starts in the background ignores Ctrl-C, which some tests are about.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -18,19 +18,19 @@ MICRO_BATCHES = 4
 
 
 def config_of(manifest: Path, task: Mapping[str, Any]) -> RunConfig:
-    """Return a task's configuration: its updates have four micro-batches of six images."""
-    method = task["method"]
+    """Return a task's configuration: its updates have four micro-batches of six images, or so many smaller ones."""
+    method, micro = task["method"], task.get("micro", 6)
     budget = task.get("budget", AMPLE.get(method, "2"))
     config = tiny_config(manifest, method, budget=budget, **task.get("options", {}))
     return replace(
         config,
-        training=replace(config.training, batch=6 * MICRO_BATCHES, micro_batch=6),
+        training=replace(config.training, batch=6 * MICRO_BATCHES, micro_batch=micro),
         evaluation=replace(config.evaluation, curves=task.get("curves", 0)),
     )
 
 
-def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list[str]:
-    """Carry out runs one after the other in so many processes; returns what each process printed."""
+def launch(size: int, command: Sequence[str]) -> list[subprocess.Popen[str]]:
+    """Start so many processes of a command, each in its place."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -40,9 +40,9 @@ def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": f"{port}",
     }
-    children = [
+    return [
         subprocess.Popen(
-            [sys.executable, __file__, str(manifest), json.dumps(list(tasks))],
+            command,
             env={**os.environ, **places, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -50,6 +50,11 @@ def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list
         )
         for rank in range(size)
     ]
+
+
+def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list[str]:
+    """Carry out runs one after the other in so many processes; returns what each process printed."""
+    children = launch(size, [sys.executable, __file__, str(manifest), json.dumps(list(tasks))])
     said = []
     try:
         for child in children:
@@ -82,7 +87,16 @@ def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
         saving = Saving(stop_after=task.get("stop_after"), every=task.get("every", 100))
         world.was_asked = world._is_agreed = False
         try:
-            execute(config, folder, device="cpu", progress=lambda t, share: None, say=print, world=world, saving=saving)
+            execute(
+                config,
+                folder,
+                device="cpu",
+                progress=lambda t, share: None,
+                say=print,
+                bad_share=1.0,
+                saving=saving,
+                world=world,
+            )
         except Stopped:
             print("stopped")
         (folder.parent / f"{folder.name}.rows-{world.rank}.json").write_text(json.dumps([drawn, loaded]))

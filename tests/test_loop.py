@@ -179,7 +179,7 @@ def test_a_rate_far_too_high_is_stopped(blobs, tmp_path):
     config = replace(config, training=replace(config.training, lr=100, head_lr=100))
     with pytest.raises(NotFinite, match="time step 1, phase joint"):
         execute(config, tmp_path / "run", device="cpu", progress=lambda t, fraction: None)
-    assert not Checkpoints(tmp_path / "run/checkpoints", keep=2)
+    assert not list(tmp_path.glob("run/checkpoints/0*"))
 
 
 def test_weights_that_are_not_finite_never_become_a_checkpoint(blobs, tmp_path, monkeypatch):

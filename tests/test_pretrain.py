@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dietcl.config import Pretraining
-from dietcl.engine.checkpoint import Checkpoints
 from dietcl.engine.pretrain import pretrain
 from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
@@ -60,7 +59,7 @@ def test_weights_that_are_not_finite_are_not_kept(blobs, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", spoil)
     with pytest.raises(UserError, match=r"a weight is not finite after update 0; .*another --out"):
         run(blobs, tmp_path / "out", Pretraining(updates=1, batch=8))
-    assert not Checkpoints(tmp_path / "out/checkpoints", keep=2)
+    assert not list(tmp_path.glob("out/checkpoints/0*"))
 
 
 def test_a_damaged_configuration_is_named(blobs, tmp_path):

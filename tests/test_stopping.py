@@ -52,14 +52,16 @@ def test_a_signal_during_an_evaluation_lets_it_end(config, uninterrupted, tmp_pa
     assert outcome(tmp_path / "run") == uninterrupted
 
 
-def test_the_second_signal_stops_at_once():
-    world, said = World(), []
-    with listening(world, said.append):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert world.was_asked
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert said == ["stopping after this update; once more stops at once"]
+def test_ctrl_c_stops_at_once_after_the_first_signal_and_sigterm_never():
+    for first in (signal.SIGINT, signal.SIGTERM):
+        world, said = World(), []
+        with listening(world, said.append):
+            os.kill(os.getpid(), first)
+            assert world.was_asked
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert said == ["stopping after this update; Ctrl-C (once more) stops at once"]
 
 
 def test_a_time_limit_stops_and_the_same_command_goes_on(config, uninterrupted, tmp_path):
@@ -148,7 +150,7 @@ def test_a_run_saves_no_weights_that_are_not_finite(config, tmp_path):
         learner.network.head.bias[0] = torch.nan
     with pytest.raises(NotFinite, match="time step 1, phase joint, after update 0"):
         snapshot.save(learner, Checkpoints(tmp_path / "checkpoints", 2), 0)
-    assert not Checkpoints(tmp_path / "checkpoints", 2)
+    assert not list(tmp_path.glob("checkpoints/*"))
 
 
 def test_a_real_process_obeys_sigterm(blobs, tmp_path):
@@ -162,4 +164,4 @@ def test_a_real_process_obeys_sigterm(blobs, tmp_path):
     _, said = child.communicate(timeout=60)
     assert child.returncode == STOPPED, said
     assert "saved; the same command goes on from here" in said
-    assert Checkpoints(tmp_path / "run/checkpoints", 2)
+    assert list(tmp_path.glob("run/checkpoints/0*"))

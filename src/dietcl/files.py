@@ -122,8 +122,8 @@ def room(folder: Path) -> Iterator[None]:
             raise
         advice = "make room" if error.errno in _NO_ROOM else "make it writable"
         raise UserError(
-            f"{folder}: cannot be written ({reason(error)}); {advice} and give the same command again, "
-            "it goes on from the last checkpoint"
+            f"{error.filename or folder}: cannot be written ({reason(error)}); {advice} and give the same command "
+            "again, it goes on from the last checkpoint"
         ) from None
 
 

@@ -102,7 +102,10 @@ def execute(
         )
     place = pick_device(device, world.gpu)
     equipment = Equipment(index, place, pick_precision(precision, place), bad_share, world)
-    mine = identity(config, stream, equipment.precision)
+    kind, *others = dict.fromkeys(world.exchange(str(equipment.precision).removeprefix("torch.")))
+    if others:
+        raise UserError(f"--precision {precision}: is {kind} on one device and {others[0]} on another; choose one")
+    mine = identity(config, stream, kind)
     if world.first(lambda: _is_done(mine, folder, fresh)):
         say(f"{folder}: finished before, so nothing was done")
         return

@@ -41,12 +41,12 @@ def is_finished(folder: Path) -> bool:
     return (folder / "finished").is_file()
 
 
-def identity(config: RunConfig, stream: Stream, precision: torch.dtype | None = None) -> dict[str, Any]:
+def identity(config: RunConfig, stream: Stream, precision: str | None = None) -> dict[str, Any]:
     """Return all that decides what a run computes, the content of its files included, and the precision if given."""
     path = shipped(config.model.encoder) if config.weights == "shipped" else Path(config.weights or "")
     weights = digest(path) if path.is_file() else None
     found = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": weights}
-    return found if precision is None else {**found, "precision": str(precision).removeprefix("torch.")}
+    return found if precision is None else {**found, "precision": precision}
 
 
 def refuse_another(mine: dict[str, Any], folder: Path) -> None:

@@ -45,17 +45,18 @@ def seconds(text: str) -> float:
 
 @contextmanager
 def listening(world: "World", say: Callable[[str], None]) -> Iterator[None]:
-    """Take the first SIGTERM or Ctrl-C for a wish to stop; the second one ends the process as ever."""
+    """Take SIGTERM and the first Ctrl-C for a wish to stop; the second Ctrl-C ends the process as ever."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
 
     def ask(number: int, frame: FrameType | None) -> None:
+        if not world.was_asked:
+            say("stopping after this update; Ctrl-C (once more) stops at once")
         world.was_asked = True
-        say("stopping after this update; once more stops at once")
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        # SIGTERM may come again and again, from whoever stops the process and from its parent, who was stopped, too.
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
 
     for number, handler in before.items():
         if handler != signal.SIG_IGN:  # somebody else takes care of it

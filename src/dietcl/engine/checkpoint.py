@@ -54,9 +54,6 @@ class Checkpoints:
         self._keep = keep
         self._held: dict[int, dict[str, _Held]] = {}  # by slot and name, what this process has written of it
 
-    def __bool__(self) -> bool:
-        return bool(self._files())
-
     def save(self, tensors: Tensors, rare: Tensors, notes: dict[str, Any]) -> None:
         """Write a checkpoint; the ones before it stay until the new one was read back whole."""
         make_folder(self.folder)
@@ -136,8 +133,10 @@ class Checkpoints:
             if len(kept) < self._keep:
                 try:
                     kept[path.name] = _rare_of(path)
-                except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
-                    _put_aside(path)
+                except OSError:  # nobody knows what it holds, so nothing is removed
+                    return
+                except (ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
+                    continue  # damaged
         names = {*kept, *itertools.chain.from_iterable(kept.values())}
         for path in self.folder.iterdir():
             if path.name not in names and _OURS.search(path.name):

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
 from dietcl.engine.net import Net
-from dietcl.engine.world import World, exchange_work
+from dietcl.engine.notes import noting, settle
+from dietcl.engine.world import World
 from dietcl.keys import numpy_generator
 from dietcl.methods.base import Method
 from dietcl.streams.augment import normalize
@@ -77,13 +78,13 @@ class Evaluator:
         rows = [tests[number].rows[part] for number, part in mine]
         # Reading the images is free too: under a budget in seconds it would be paid in time.
         with self._ledger.free(), torch.no_grad():
-            with self._ledger.noting() as notes:
+            with noting(self._ledger, self._loader) as notes:
                 found = [
                     (number, part, *_answer(method, net, images, tests[number].labels[part]))
                     for (number, part), images in zip(mine, self._loader.read_ahead(rows), strict=True)
                 ]
-            for theirs, noted in exchange_work(world, self._loader, (found, notes)):
-                self._ledger.settle(noted)
+            for theirs, noted in world.exchange((found, notes)):
+                settle(self._ledger, self._loader, noted)
                 for number, part, predicted, losses in theirs:
                     answers[number][0][part], answers[number][1][part] = predicted, losses
         return answers
@@ -94,7 +95,7 @@ def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[
     scores = method.predict(net, normalize(images)).float()
     known = (labels >= 0) & (labels < net.classes)
     targets = torch.from_numpy(np.where(known, labels, 0)).to(scores.device)
-    losses = F.cross_entropy(scores, targets, reduction="none").double().cpu().numpy()
+    losses = F.cross_entropy(scores, targets, reduction="none").cpu().double().numpy()
     return scores.argmax(1).cpu().numpy(), np.where(known, losses, _guess(net.classes))
 
 

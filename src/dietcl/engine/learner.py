@@ -13,7 +13,7 @@ from dietcl.config import RunConfig
 from dietcl.engine.evaluate import Counts, Evaluator
 from dietcl.engine.net import Net
 from dietcl.engine.position import Position
-from dietcl.engine.world import World
+from dietcl.engine.world import World, default_threads
 from dietcl.methods import method_class
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
@@ -88,7 +88,8 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, witness: W
     # Where time is the budget, all processes must read the same clock to decide alike.
     clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
     ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
-    loader = Loader(stream, Storage(equipment.index, config.model.image_size, equipment.bad_share), device)
+    storage = Storage(equipment.index, config.model.image_size, equipment.bad_share, default_threads(world))
+    loader = Loader(stream, storage, device)
     net = Net(
         network,
         ledger,

@@ -138,7 +138,7 @@ class _Watch:
         self._loader, self._here = learner.loader, here
         self._started = time.perf_counter() - here.seconds
         self._waited = learner.loader.waited - here.data_wait
-        self._substituted = learner.loader.total_substituted - here.substituted
+        self._substituted = learner.loader.substituted - here.substituted
 
     def note(self) -> None:
         """Write down how much it is by now."""
@@ -149,7 +149,7 @@ class _Watch:
     @property
     def substituted(self) -> int:
         """Images of the time step that could not be read so far."""
-        return self._loader.total_substituted - self._substituted
+        return self._loader.substituted - self._substituted
 
 
 def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import torch
 
 from dietcl.budget.allotment import Allotment
-from dietcl.budget.ledger import Note, Overdraft
+from dietcl.budget.ledger import Overdraft
 from dietcl.engine.curve import Curve
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.learner import Learner
+from dietcl.engine.notes import Notes, noting, settle
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
 from dietcl.engine.position import StepPosition
 from dietcl.engine.snapshot import ADVICE, require_finite
-from dietcl.engine.world import exchange_work
 from dietcl.errors import NotFinite
 from dietcl.methods.base import Phase, Sweep
 from dietcl.streams.augment import make_batch, plain_part
@@ -141,23 +141,23 @@ def _dealt_out(
     learner: Learner, phase: Phase, micros: range, micro_batch: Callable[[int], Batch], gradients: Gradients
 ) -> Iterator[Losses]:
     """Add the gradients of this process's micro-batches; yields the losses of each micro-batch of all processes."""
-    world, ledger = learner.world, learner.ledger
+    world, ledger, loader = learner.world, learner.ledger, learner.loader
     if world.size == 1:
         for micro in micros:
             losses = backward(learner, phase, micro_batch(micro), len(micros))
             gradients.add()
             yield losses
         return
-    mine: dict[int, tuple[list[Note], dict[str, float]]] = {}
+    mine: dict[int, tuple[Notes, dict[str, float]]] = {}
     for micro in world.mine(micros):
-        with ledger.noting() as notes:
+        with noting(ledger, loader) as notes:
             losses = backward(learner, phase, micro_batch(micro), len(micros))
         gradients.add()
         mine[micro] = notes, {name: float(value) for name, value in losses.items()}
-    every = {micro: entry for theirs in exchange_work(world, learner.loader, mine) for micro, entry in theirs.items()}
+    every = {micro: entry for theirs in world.exchange(mine) for micro, entry in theirs.items()}
     for micro in micros:
         notes, values = every[micro]
-        ledger.settle(notes)
+        settle(ledger, loader, notes)
         yield {name: torch.tensor(value) for name, value in values.items()}
 
 
@@ -165,22 +165,23 @@ def _one_each(
     learner: Learner, sweep: Sweep, draws: Sequence[tuple[Draw, ...]], ready: Iterator[Loaded]
 ) -> Iterator[int]:
     """Gather a micro-batch in each process, absorb them all in their order; yields how many images of each were."""
-    world, ledger, method = learner.world, learner.ledger, learner.method
+    world, ledger, loader, method = learner.world, learner.ledger, learner.loader, learner.method
     if world.size == 1:
         yield _offer(learner, sweep, _part(next(ready)))
         return
-    mine: tuple[list[Note], dict[str, tuple[torch.Tensor, bool]]] | None = None
+    mine: tuple[Notes, dict[str, tuple[torch.Tensor, bool]]] | None = None
     if world.rank < len(draws):
-        with ledger.noting() as notes:
+        with noting(ledger, loader) as notes:
             gathered = method.gather(learner.net, sweep, _part(next(ready)))
         mine = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
-    for draw, theirs in zip(draws, exchange_work(world, learner.loader, mine), strict=False):
+    for draw, theirs in zip(draws, world.exchange(mine), strict=False):
         assert theirs is not None
         notes, values = theirs
         try:
-            ledger.settle(notes)
+            settle(ledger, loader, notes)
         except Overdraft:
-            part = _part(next(learner.loader.iterate(iter([draw]))))
+            with noting(ledger, loader):  # its images were counted where they were read first
+                part = _part(next(loader.iterate(iter([draw]))))
             yield _offer(learner, sweep, part, halved=True)
         else:
             method.absorb(

@@ -9,6 +9,7 @@ import datetime
 import os
 import re
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,11 +23,11 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import Lost, UserError, reason
-from dietcl.parallel import cores, places
-from dietcl.streams.loader import Loader
+from dietcl.parallel import cores, is_restarted, places
 
 Value = TypeVar("Value")
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs
+_GONE = re.compile("connection (closed|reset|refused)|broken pipe|remote process exited", re.IGNORECASE)
 
 
 @dataclass
@@ -39,6 +40,8 @@ class World:
     local_size: int = 1
     gpu: int | None = None
     """The number of this process's own GPU, if it has one among several processes."""
+    is_restarted: bool = False
+    """Whether a launcher started the command again; the first process knows for certain."""
     was_asked: bool = False
     """Whether this process was asked to stop."""
     _is_agreed: bool = False
@@ -121,15 +124,16 @@ class World:
             values.copy_(carried)
 
     def require_equal(self, tensors: Mapping[str, Tensor]) -> None:
-        """Stop if the processes' states have drifted apart, which nothing may cause."""
+        """Stop if the processes' states have drifted apart, as they might on machines that round differently."""
         if self.size == 1:
             return
         sums = {name: _bits(value) for name, value in tensors.items()}
         first, *others = self.exchange(sums)
         for rank, other in enumerate(others, start=1):
             if different := [name for name in first if other.get(name) != first[name]]:
-                raise RuntimeError(
-                    f"process {rank} has drifted from process 0 in {different[0]}; its state is not theirs"
+                raise UserError(
+                    f"process {rank} has another {different[0]} than process 0; "
+                    "start processes on machines of one kind only, the same command goes on from the last checkpoint"
                 )
 
     def clock(self) -> float:
@@ -151,9 +155,9 @@ class World:
         """Say in one sentence that another process is gone: whatever ended that one is what matters."""
         try:
             yield
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if not _GONE.search(str(error)):
+                raise
             raise Lost(f"process {self.rank}: another one is gone, which says why ({reason(error)})") from None
 
 
@@ -168,7 +172,7 @@ def join(device: str) -> World:
         if ":" in device:
             raise UserError(f"--device {device}: each of {size} processes takes a GPU of its own; give --device cuda")
         # srun may have given each process a GPU that is the only one it sees.
-        gpu = 0 if torch.cuda.device_count() == 1 and "SLURM_PROCID" in os.environ else local_rank
+        gpu = 0 if torch.cuda.device_count() == 1 and _is_of_srun() else local_rank
         if gpu >= torch.cuda.device_count():
             raise UserError(
                 f"--device {device}: {local_size} processes share {torch.cuda.device_count()} GPUs; "
@@ -179,11 +183,42 @@ def join(device: str) -> World:
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     store, _, _ = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
-    # After a restart torchrun may hand out the same store, in which the addresses of dead processes would still stand.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    return World(rank, size, local_rank, local_size, gpu)
+    place = meeting_place(store, rank, size)
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(place, store),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=size,
+        timeout=TIMEOUT,
+    )
+    has_met = rank == 0 and store.add("dietcl/meetings", 1) > 1
+    return World(rank, size, local_rank, local_size, gpu, is_restarted() or has_met)
+
+
+def meeting_place(store: Any, rank: int, size: int) -> str:
+    """Return a name that the processes that are alive now agree on.
+
+    After a restart torchrun may hand out the same store, in which the addresses of dead processes still stand, and its
+    count of restarts differs between machines. So every process asks with a word that was never used before, and the
+    first one answers all such words, those of the dead included, until each of the others has heard it.
+    """
+    mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"dietcl/asked/{rank}", mine)
+        place: str = store.get(f"dietcl/answer/{mine}").decode()
+        store.set(f"{place}/heard/{rank}", "")
+        return place
+    place, deaf = f"dietcl/{mine}", set(range(1, size))
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while deaf:
+        for other in deaf:
+            if store.check([f"dietcl/asked/{other}"]):
+                store.set(f"dietcl/answer/{store.get(f'dietcl/asked/{other}').decode()}", place)
+        time.sleep(0.01)
+        deaf = {other for other in deaf if not store.check([f"{place}/heard/{other}"])}
+        if time.monotonic() > deadline:
+            raise UserError(f"{len(deaf)} of {size} processes did not come within {TIMEOUT}; start them all")
+    return place
 
 
 def leave(world: World) -> None:
@@ -192,18 +227,16 @@ def leave(world: World) -> None:
         dist.destroy_process_group()
 
 
-def exchange_work(world: World, loader: Loader, value: Value) -> list[Value]:
-    """Return what all processes worked out by rank, and let each know how many images the others could not read."""
-    found = world.exchange((value, loader.substituted))
-    loader.substituted_elsewhere = sum(count for _, count in found) - loader.substituted
-    return [value for value, _ in found]
-
-
 def default_threads(world: World) -> int:
     """Return this process's share of the cores of its machine."""
-    if world.size > 1 and "SLURM_CPUS_PER_TASK" in os.environ and "LOCAL_WORLD_SIZE" not in os.environ:
+    if world.size > 1 and _is_of_srun() and "SLURM_CPUS_PER_TASK" in os.environ:
         return int(os.environ["SLURM_CPUS_PER_TASK"])  # srun has dealt the cores out already
     return max(1, cores() // world.local_size)
+
+
+def _is_of_srun() -> bool:
+    """Tell whether srun itself started this process, and not torchrun within a job."""
+    return "SLURM_PROCID" in os.environ and "LOCAL_WORLD_SIZE" not in os.environ
 
 
 def _first_host() -> str:

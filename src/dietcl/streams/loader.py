@@ -30,13 +30,7 @@ class Loader:
     device: torch.device
     waited: float = 0.0
     substituted: int = 0
-    substituted_elsewhere: int = 0  # by other processes that learn the same run, when they last told
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="loader"))
-
-    @property
-    def total_substituted(self) -> int:
-        """Images that could not be read, here and elsewhere."""
-        return self.substituted + self.substituted_elsewhere
 
     def read(self, rows: Rows) -> torch.Tensor:
         """Return uint8 squares on the device; an image that cannot be read is gray."""

@@ -31,12 +31,12 @@ Rows = npt.NDArray[np.integer[Any]]  # of the index
 class Storage:
     """Reads images of one manifest by row of its index; one that cannot be read turns gray and is counted."""
 
-    def __init__(self, index: Index, image_size: int, bad_share: float = BAD_SHARE) -> None:
+    def __init__(self, index: Index, image_size: int, bad_share: float = BAD_SHARE, threads: int | None = None) -> None:
         self.index = index
         self.image_size = image_size
         self.bad: dict[int, str] = {}  # row of the index -> why it cannot be read
         self.gallery = Gallery(index)
-        self.pool = ThreadPoolExecutor(cores(), thread_name_prefix="decode")
+        self.pool = ThreadPoolExecutor(threads or cores(), thread_name_prefix="decode")
         self._bad_share = bad_share
         self._tried = np.zeros(len(index), np.bool_)  # rows of encoded images that were read
         self._lock = threading.Lock()

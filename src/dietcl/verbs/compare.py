@@ -140,8 +140,9 @@ def _compare(runs: Sequence[Run], options: Options) -> int:
     streams = {config.seed: open_stream(config)[0] for config, _ in runs}
     due = list(runs)
     if not options.fresh:
+        precision = None if options.precision == "auto" else options.precision
         for config, folder in runs:
-            refuse_another(identity(config, streams[config.seed]), folder)
+            refuse_another(identity(config, streams[config.seed], precision), folder)
         due = [(config, folder) for config, folder in runs if not is_finished(folder)]
     if len(due) < len(runs):
         console.print(f"{len(runs) - len(due)} of {len(runs)} runs were finished before", highlight=False)

@@ -81,11 +81,11 @@ def carry_out(
                     raise SystemExit(2) from None  # it befalls all of them at once
                 raise UserError(f"{folder}: {stop}") from None
             except Stopped as stop:
-                if not world.is_first:
-                    raise SystemExit(0) from None  # srun, too, may end all others when one of them fails
-                say(str(stop))
-                # torchrun would take the code for a failure, and start over at once if it may.
-                raise SystemExit(0 if "TORCHELASTIC_RUN_ID" in os.environ else STOPPED) from None
+                if world.is_first:
+                    say(str(stop))
+                # Launchers would take the code for a failure: torchrun starts over at once, srun ends the others.
+                is_launched = world.size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+                raise SystemExit(0 if is_launched else STOPPED) from None
             except KeyboardInterrupt:
                 say(f"stopped; the same command goes on from the last checkpoint in {folder}")
                 raise SystemExit(130) from None

@@ -79,7 +79,6 @@ def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
     config, where = parse_run(arguments)
     from dietcl.engine.world import join, leave
-    from dietcl.parallel import is_restarted
     from dietcl.verbs.runs import carry_out, show
 
     world = join(where.device)
@@ -88,7 +87,7 @@ def main(arguments: list[str]) -> int:
         [(config, folder)],
         device=where.device,
         threads=where.threads,
-        fresh=where.fresh and not is_restarted(),
+        fresh=where.fresh and not world.is_restarted,
         bad_images=where.bad_images,
         saving=where.saving(),
         precision=where.precision,
