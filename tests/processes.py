@@ -1,24 +1,99 @@
-"""Real processes that learn one run together, started as torchrun starts them."""
+"""Real processes that learn one run together, in the places that torchrun would give them."""
 
 import json
 import os
+import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import dietcl.run
+from dietcl.cli import main
 from dietcl.config import RunConfig
+from dietcl.engine import stretches
+from dietcl.engine.world import join, leave
+from dietcl.errors import Stopped, UserError
+from dietcl.run import execute
+from dietcl.stopping import Saving
 from dietcl.streams.loader import Loader
 from tiny import AMPLE, tiny_config
 
 MICRO_BATCHES = 4
+# Forked from a process that has imported torch and done nothing else, which saves each of them four seconds.
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["dietcl.verbs.runs"])
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process and the file that it prints to."""
+
+    process: BaseProcess
+    log: Path
+
+    def end(self, timeout: float) -> str:
+        """Wait for its end and return what it printed."""
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"still running after {timeout} s:\n{self.log.read_text()}"
+        return self.log.read_text()
+
+
+def launch(size: int, work: Callable[..., None], *arguments: Any) -> list[Child]:
+    """Start so many processes, each in its place among them."""
+    logs = Path(tempfile.mkdtemp())
+    shared = {**os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    children = []
+    for rank in range(size):
+        place = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        log = logs / str(rank)
+        log.touch()
+        process = _CONTEXT.Process(target=_begin, args=(place, log, work, arguments), daemon=True)
+        process.start()
+        children.append(Child(process, log))
+    return children
+
+
+def _begin(environment: Mapping[str, str], log: Path, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
+def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list[str]:
+    """Carry out runs one after the other in so many processes; returns what each process printed."""
+    children = launch(size, carry_out, manifest, tasks)
+    try:
+        said = [child.end(240) for child in children]
+    finally:
+        for child in children:
+            child.process.kill()
+    assert all(child.process.exitcode == 0 for child in children), "\n".join(said)
+    return said
 
 
 def config_of(manifest: Path, task: Mapping[str, Any]) -> RunConfig:
-    """Return a task's configuration: its updates have four micro-batches of six images, or so many smaller ones."""
+    """Return a task's configuration: its updates have four micro-batches of six images, or more and smaller ones."""
     method, micro = task["method"], task.get("micro", 6)
     budget = task.get("budget", AMPLE.get(method, "2"))
     config = tiny_config(manifest, method, budget=budget, **task.get("options", {}))
@@ -29,72 +104,25 @@ def config_of(manifest: Path, task: Mapping[str, Any]) -> RunConfig:
     )
 
 
-def launch(size: int, command: Sequence[str]) -> list[subprocess.Popen[str]]:
-    """Start so many processes of a command, each in its place."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    places = {
-        "WORLD_SIZE": f"{size}",
-        "LOCAL_WORLD_SIZE": f"{size}",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": f"{port}",
-    }
-    return [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **places, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-
-
-def together(size: int, manifest: Path, tasks: Sequence[dict[str, Any]]) -> list[str]:
-    """Carry out runs one after the other in so many processes; returns what each process printed."""
-    children = launch(size, [sys.executable, __file__, str(manifest), json.dumps(list(tasks))])
-    said = []
-    try:
-        for child in children:
-            said.append(child.communicate(timeout=240)[0])
-    finally:
-        for child in children:
-            child.kill()
-    assert all(child.returncode == 0 for child in children), "\n".join(said)
-    return said
-
-
-def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
-    import torch
-
-    from dietcl.engine import stretches
-    from dietcl.engine.world import join, leave
-    from dietcl.errors import Stopped
-    from dietcl.run import execute
-    from dietcl.stopping import Saving
-
-    torch.set_num_threads(1)
+def carry_out(manifest: Path, tasks: Sequence[dict[str, Any]]) -> None:
+    """Carry out runs, and write down which rows this process drew and which micro-batches it read."""
     world = join("cpu")
     for task in tasks:
         folder = Path(task["folder"])
         drawn: list[Any] = []
         loaded: list[Any] = []
-        watch(stretches, drawn)
+        watch(drawn)
         watch_loader(loaded)
-        config = config_of(manifest, task)
-        saving = Saving(stop_after=task.get("stop_after"), every=task.get("every", 100))
         world.was_asked = world._is_agreed = False
         try:
             execute(
-                config,
+                config_of(manifest, task),
                 folder,
                 device="cpu",
                 progress=lambda t, share: None,
                 say=print,
                 bad_share=1.0,
-                saving=saving,
+                saving=Saving(stop_after=task.get("stop_after")),
                 world=world,
             )
         except Stopped:
@@ -103,7 +131,7 @@ def _main(manifest: Path, tasks: list[dict[str, Any]]) -> None:
     leave(world)
 
 
-def watch(stretches: Any, drawn: list[Any]) -> None:
+def watch(drawn: list[Any]) -> None:
     """Write down the row numbers of every micro-batch that is used."""
     make_batch = getattr(stretches, "unwatched", stretches.make_batch)
     stretches.unwatched = make_batch
@@ -127,5 +155,22 @@ def watch_loader(loaded: list[Any]) -> None:
     Loader._load = watched
 
 
+def die_once(folder: str, mode: str, *arguments: str) -> None:
+    """Carry out a command, but let one process die in its second time step, unless one has died before."""
+    advance, died = dietcl.run.advance, Path(folder, "died")
+
+    def dies(learner: Any) -> Any:
+        for number, moment in enumerate(advance(learner)):
+            yield moment
+            if learner.world.rank == (mode != "refuse") and number == 11 and not died.exists():
+                died.touch()
+                if mode == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise UserError("the disk is full") if mode == "refuse" else ZeroDivisionError("of its own mind")
+
+    dietcl.run.advance = dies
+    raise SystemExit(main([*arguments]))
+
+
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    die_once(*sys.argv[1:])

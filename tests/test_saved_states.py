@@ -32,11 +32,9 @@ def names(folder: Path, start: str = "0") -> list[str]:
 
 def test_what_is_saved_is_loaded(tmp_path):
     store = Checkpoints(tmp_path, keep=2)
-    assert not store
     assert store.load() == (None, [])
     notes = {"position": {"t": 3, "limit": float("inf")}, "journal": 17}
     store.save(state(1), {"rows": torch.arange(5)}, notes)
-    assert store
     saved, damages = Checkpoints(tmp_path, keep=2).load()
     assert equal(saved.tensors, state(1))
     assert equal(saved.rare, {"rows": torch.arange(5)})

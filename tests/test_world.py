@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+import processes
 from dietcl import parallel
 from dietcl.cli import main
 from dietcl.engine import stretches, world
@@ -24,7 +24,7 @@ from dietcl.methods import every_method
 from dietcl.run import execute
 from dietcl.stopping import Saving
 from photos import write_photos
-from processes import config_of, launch, together, watch
+from processes import config_of, die_once, free_port, launch, together, watch
 from runs import nothing, outcome, small
 
 # Odd budgets end amid an update or a sweep; curves evaluate within a time step.
@@ -52,7 +52,7 @@ def alone(blobs, tmp_path_factory):
     torch.set_num_threads(1)
     for task in named(TASKS, folder):
         drawn = []
-        watch(stretches, drawn)
+        watch(drawn)
         execute(config_of(blobs, task), Path(task["folder"]), device="cpu", progress=nothing)
         results[Path(task["folder"]).name] = (outcome(Path(task["folder"])), {tuple(key): rows for key, rows in drawn})
     stretches.make_batch = make_batch
@@ -143,13 +143,6 @@ def test_a_budget_in_seconds_is_spent_together(blobs, tmp_path):
 # Started by torchrun.
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
 def torchrun(size: int, *more: str) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run"]
     return [*launcher, "--nproc-per-node", str(size), "--master-port", str(free_port()), *more]
@@ -175,38 +168,11 @@ def test_torchrun_trains_to_the_same_end_and_tells_it_once(blobs, tmp_path):
     assert "Traceback" not in refused.stderr.partition("torch/distributed")[0]
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from dietcl.engine import loop
-from dietcl.cli import main
-from dietcl.errors import UserError
-advance, folder, mode = loop.advance, Path(sys.argv[1]), sys.argv[2]
-
-def dies(learner):
-    for number, moment in enumerate(advance(learner)):
-        yield moment
-        if learner.world.rank == (mode != "refuse") and number == 11 and not (folder / "died").exists():
-            (folder / "died").touch()
-            if mode == "refuse":
-                raise UserError("the disk is full")
-            if mode == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ZeroDivisionError("of its own mind")
-
-import dietcl.run
-dietcl.run.advance = dies
-raise SystemExit(main(sys.argv[3:]))
-"""
-
-
-def script(blobs, tmp_path, mode):
-    """Return a command of which one process dies, once, and the arguments of the same run without that."""
+def dying(blobs, tmp_path, mode):
+    """Return the arguments of `die_once`, and those of the same run without a death."""
     arguments = ["train", *small(blobs, "--method", "er", "--budget", "6"), "--threads", "1", "--device", "cpu"]
     arguments += ["--checkpoint-every", "2"]
-    (tmp_path / "killed.py").write_text(KILLED)
-    command = [str(tmp_path / "killed.py"), str(tmp_path), mode, *arguments, "--out", str(tmp_path / "run")]
-    return command, arguments
+    return [str(tmp_path), mode, *arguments, "--out", str(tmp_path / "run")], arguments
 
 
 def single(arguments, folder):
@@ -221,23 +187,24 @@ def single(arguments, folder):
     [("kill", -9, ""), ("raise", 1, "ZeroDivisionError: of its own mind"), ("refuse", 2, "dietcl: the disk is full\n")],
 )
 def test_no_process_waits_for_one_that_has_died(blobs, tmp_path, mode, code, words):
-    command, _ = script(blobs, tmp_path, mode)
-    children = launch(2, [sys.executable, *command])
+    arguments, _ = dying(blobs, tmp_path, mode)
+    children = launch(2, die_once, *arguments)
     dead, alive = children if mode == "refuse" else children[::-1]
     try:
-        assert words in dead.communicate(timeout=240)[0]
-        assert dead.returncode == code
-        said = alive.communicate(timeout=10)[0]  # it is told at once; the rest is to leave Python on a busy machine
+        assert words in dead.end(240)
+        assert dead.process.exitcode == code
+        said = alive.end(10)  # it is told at once; the rest is to leave Python on a busy machine
     finally:
-        alive.kill()
-    assert alive.returncode == 1
+        alive.process.kill()
+    assert alive.process.exitcode == 1
     assert "another one is gone" in said
     assert "Traceback" not in said
 
 
 def test_torchrun_shows_whose_death_ended_the_job(blobs, tmp_path):
-    command, _ = script(blobs, tmp_path, "raise")
-    result = subprocess.run([*torchrun(2), *command], capture_output=True, text=True, check=False, timeout=240)
+    arguments, _ = dying(blobs, tmp_path, "raise")
+    command = [*torchrun(2), processes.__file__, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 30  # after which torchrun would have killed the other
     assert result.returncode == 1
     assert "ZeroDivisionError: of its own mind" in result.stderr
@@ -265,9 +232,9 @@ def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
 
 
 def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_path):
-    command, arguments = script(blobs, tmp_path, "kill")
+    arguments, undisturbed = dying(blobs, tmp_path, "kill")
     meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two"]
-    machine = [*torchrun(1, "--nnodes", "2", "--max-restarts", "2", *meet), *command, "--fresh"]
+    machine = [*torchrun(1, "--nnodes", "2", "--max-restarts", "2", *meet), processes.__file__, *arguments, "--fresh"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     machines = [subprocess.Popen(machine, **pipes) for _ in range(2)]
     try:
@@ -277,7 +244,7 @@ def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_
             each.terminate()
     assert [each.returncode for each in machines] == [0, 0], said
     assert said.count("run: going on in time step 2, after update") == 1  # on both machines it is a restart
-    assert outcome(tmp_path / "run") == single(arguments, tmp_path / "one")
+    assert outcome(tmp_path / "run") == single(undisturbed, tmp_path / "one")
 
 
 def test_sigterm_to_torchrun_saves_the_run(blobs, tmp_path):

@@ -165,7 +165,7 @@ def join(device: str) -> World:
     """Meet the processes that torchrun or srun started with this one; alone if there are none."""
     rank, size, local_rank, local_size = places()
     if size == 1:
-        return World()
+        return World(is_restarted=is_restarted())
     is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     gpu = None
     if is_cuda:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dietcl.budget.units import Budget
+from dietcl.config import Evaluation
 from dietcl.verbs.options import parse
 from dietcl.verbs.train import parse_run
 
@@ -13,6 +14,7 @@ Examples:
   dietcl demo
   dietcl demo --out /tmp/demo --budget 20"""
 
+TEST_IMAGES = 1000  # half of them, so that most of the time goes into learning
 METHODS = {
     "dietcl": ["--method", "dietcl"],
     "er-uniform": ["--method", "er", "--sampling", "uniform"],
@@ -44,7 +46,11 @@ def main(arguments: list[str]) -> int:
     runs = []
     for name, method in METHODS.items():
         config, _ = parse_run([*method, "--budget", options.budget, "--seed", str(options.seed)])
-        config = replace(config, recipe=replace(config.recipe, time_steps=20, label_rate=0.02))
+        config = replace(
+            config,
+            recipe=replace(config.recipe, time_steps=20, label_rate=0.02),
+            evaluation=Evaluation(test_images=TEST_IMAGES),
+        )
         runs.append((config, options.out / name))
     make_folder(options.out)
     print(
