@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dietcl.cli import main
 from dietcl.config import PRESETS
 from dietcl.methods import METHODS, method_class
 from dietcl.verbs.settings import method_defaults
@@ -29,6 +30,21 @@ def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subp
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         check=False,
     )
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capfd):
+    """Carry out commands in this process, which has torch at hand, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            code = main([*arguments])
+        except SystemExit as end:
+            code = end.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return command
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -101,8 +117,8 @@ def test_help_does_not_load_torch(arguments):
         (["streams", "--stream", "nowhere.zip"], ["nowhere.zip"]),
     ],
 )
-def test_wrong_input_gets_a_sentence_and_exit_code_2(arguments, words, tmp_path, cache):
-    result = dietcl(*arguments, cwd=tmp_path)
+def test_wrong_input_gets_a_sentence_and_exit_code_2(arguments, words, tmp_path, here):
+    result = here(*arguments)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     said = " ".join((result.stdout + result.stderr).split())
@@ -127,15 +143,13 @@ def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
     assert list((folder / "figures").glob("*.png"))
 
 
-def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
+def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path, here):
     arguments = ["train", *small(blobs, "--out", "run", "--budget", "60")]
     child = subprocess.Popen(
         [sys.executable, "-m", "dietcl", *arguments],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has them and their children ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "run/checkpoints").exists() and time.monotonic() < deadline:
@@ -144,13 +158,13 @@ def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path):
     _, said = child.communicate(timeout=60)
     assert child.returncode == 75
     assert "run: saved; the same command goes on from here" in " ".join(said.split())
-    again = dietcl(*arguments, cwd=tmp_path)
+    again = here(*arguments)
     assert again.returncode == 0
     assert "run: going on in time step 2, after update" in again.stderr
     assert (tmp_path / "run/finished").is_file()
 
 
-def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path):
+def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path, here):
     model = ["--image-size", "16", "--decoder-dim", "16", "--batch", "8", "--out", "upstream"]
     arguments = ["pretrain", "--stream", str(blobs), "--updates", "6", "--checkpoint-every", "3", *model]
     result = dietcl(*arguments, cwd=tmp_path)
@@ -158,12 +172,12 @@ def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path):
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
         assert (tmp_path / "upstream" / name).stat().st_size > 1000
     whole = (tmp_path / "upstream/weights.safetensors").read_bytes()
-    assert dietcl(*arguments, cwd=tmp_path).returncode == 0
+    assert here(*arguments).returncode == 0
     assert (tmp_path / "upstream/weights.safetensors").read_bytes() == whole
-    again = dietcl(*arguments, "--lr", "1e-4", cwd=tmp_path)
+    again = here(*arguments, "--lr", "1e-4")
     assert again.returncode == 2
     assert "upstream" in again.stderr
-    train = dietcl("train", *small(blobs), "--weights", "upstream/weights.safetensors", cwd=tmp_path)
+    train = here("train", *small(blobs), "--weights", "upstream/weights.safetensors")
     assert train.returncode == 0, train.stderr
 
 
@@ -182,8 +196,8 @@ def test_built_in_streams_can_be_cut_by_default(stream):
     assert all(step["labeled"] and step["unlabeled"] and step["test"] for step in json.loads(result.stdout)["steps"])
 
 
-def test_a_stream_that_reveals_no_label_is_refused_before_anything_is_spent(blobs, tmp_path):
-    result = dietcl("train", *small(blobs, "--label-rate", "0.001", "--out", "run"), cwd=tmp_path)
+def test_a_stream_that_reveals_no_label_is_refused_before_anything_is_spent(blobs, tmp_path, here):
+    result = here("train", *small(blobs, "--label-rate", "0.001", "--out", "run"))
     assert result.returncode == 2
     assert "--label-rate 0.001" in result.stderr
     assert "--at-least-one" in result.stderr
@@ -213,36 +227,37 @@ def test_methods_as_json_have_names():
     assert " ".join(names) == f"{paper} {beyond}"
 
 
-def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path):
+def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path, here, monkeypatch):
     healthy = dietcl("doctor", "--json")
     findings = {finding["what"]: finding for finding in json.loads(healthy.stdout)}
     assert healthy.returncode == 0, healthy.stdout
     assert {"python", "packages", "device", "precision", "fonts", "cache"} <= set(findings)
     (tmp_path / "file").touch()
-    broken = dietcl("doctor", DIETCL_CACHE=str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("DIETCL_CACHE", str(tmp_path / "file" / "cache"))
+    broken = here("doctor")
     assert broken.returncode == 1
     assert "BAD  cache" in broken.stdout
 
 
 @pytest.mark.parametrize("verb", ["train", "pretrain"])
-def test_a_file_in_the_place_of_the_folder_is_named(verb, blobs, tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_named(verb, blobs, tmp_path, here):
     (tmp_path / "taken").touch()
     arguments = small(blobs) if verb == "train" else ["--stream", str(blobs), "--image-size", "16", "--updates", "1"]
-    result = dietcl(verb, *arguments, "--out", "taken", cwd=tmp_path)
+    result = here(verb, *arguments, "--out", "taken")
     assert result.returncode == 2
     assert "taken" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_what_could_not_start_leaves_the_folder_free(blobs, tmp_path):
+def test_what_could_not_start_leaves_the_folder_free(blobs, here):
     arguments = small(blobs, "--out", "run")
-    missing = dietcl("train", *arguments, "--weights", "nowhere.pth", cwd=tmp_path)
+    missing = here("train", *arguments, "--weights", "nowhere.pth")
     assert missing.returncode == 2
-    assert dietcl("train", *arguments, cwd=tmp_path).returncode == 0
+    assert here("train", *arguments).returncode == 0
 
 
-def test_brackets_in_a_path_and_a_budget_below_one_update_are_shown_plainly(blobs, tmp_path):
-    result = dietcl("train", *small(blobs, "--out", "x[/b]", "--budget", "0.5"), cwd=tmp_path)
+def test_brackets_in_a_path_and_a_budget_below_one_update_are_shown_plainly(blobs, here):
+    result = here("train", *small(blobs, "--out", "x[/b]", "--budget", "0.5"))
     assert result.returncode == 0, result.stderr
     assert "x[/b]" in result.stdout
     assert "nothing was learned" in result.stdout
