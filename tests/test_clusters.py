@@ -70,13 +70,15 @@ def submitted(out: Path) -> list[str]:
     return [path.name.removesuffix("_submitted.pkl") for path in out.glob(".jobs/*_submitted.pkl")]
 
 
-def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare, tmp_path):
-    for on in ("local", "slurm", "ray"):
+def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare, dietcl, blobs, tmp_path):
+    for method in ("er", "naive"):
+        here = ["--method", method, "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "here" / method)]
+        assert dietcl("train", *small(blobs), *here).code == 0
+    for on in ("slurm", "ray"):
         result = compare(tmp_path / on, "--methods", "er,naive", "--on", on, "--jobs", "2")
         assert result.code == 0, result.err
-    for on in ("slurm", "ray"):
-        for run in ("er-seed0", "naive-seed0"):
-            assert_same_bits(tmp_path / "local" / run, tmp_path / on / run)
+        for method in ("er", "naive"):
+            assert_same_bits(tmp_path / "here" / method, tmp_path / on / f"{method}-seed0")
     assert len(submitted(tmp_path / "slurm")) == 2
 
     again = compare(tmp_path / "slurm", "--methods", "er,naive", "--on", "slurm")
