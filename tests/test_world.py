@@ -327,6 +327,16 @@ def test_srun_has_dealt_out_the_cores(monkeypatch):
     assert world.default_threads(World(0, 4, 0, 4)) == 6
 
 
+@pytest.mark.parametrize(("option", "code"), [("--lr=-1", 2), ("--no-such=1", 2), ("--help", 0)])
+def test_options_are_the_first_processs_business(option, code, monkeypatch, capfd):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as end:
+        main(["train", option])
+    assert end.value.code == code
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("verb", ["demo", "compare", "pretrain"])
 def test_other_verbs_are_for_one_process(verb, monkeypatch, capfd):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():

@@ -1,6 +1,8 @@
 """`dietcl train`: learn a stream with a method under a budget."""
 
 import json
+import os
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +11,7 @@ import tyro
 
 from dietcl.config import RunConfig, preset, stream_title
 from dietcl.errors import UserError
+from dietcl.parallel import places
 from dietcl.stopping import Saving, seconds
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
@@ -77,7 +80,7 @@ class Where:
 
 def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
-    config, where = parse_run(arguments)
+    config, where = _parse_quietly(arguments) if places()[0] else parse_run(arguments)
     from dietcl.engine.world import join, leave
     from dietcl.verbs.runs import carry_out, show
 
@@ -104,6 +107,15 @@ def main(arguments: list[str]) -> int:
     else:
         show([folder])
     return 0
+
+
+def _parse_quietly(arguments: list[str]) -> tuple[RunConfig, Where]:
+    """Leave it to the first process to complain of the options, or to explain them: all have the same ones."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            return parse_run(arguments)
+        except UserError:
+            raise SystemExit(2) from None
 
 
 def parse_run(arguments: list[str]) -> tuple[RunConfig, Where]:
