@@ -211,6 +211,7 @@ def test_a_preempted_run_goes_on_even_if_it_was_to_start_over(there, compare, di
         (["--on", "slurm", "--cluster", "partition="], "'partition=' is not NAME=VALUE"),
         (["--on", "slurm", "--cluster", "num_gpus=1"], "--on slurm has no num_gpus; choose from partition, account"),
         (["--on", "slurm", "--cluster", "qos=low,timeout_min=2h"], "timeout_min=2h: give a whole number above 0"),
+        (["--on", "ray", "--cluster", "=3"], "'=3' is not NAME=VALUE"),
         (["--on", "ray", "--cluster", "num_gpus=-1"], "num_gpus=-1: give a number above 0"),
         (["--on", "ray", "--cluster", "num_gpus=1.5"], "num_gpus=1.5: Ray gives out parts of one GPU, or whole ones"),
         (["--on", "ray", "--cluster", "partition=gpu"], "choose from address, num_cpus, num_gpus"),
@@ -233,6 +234,17 @@ def test_a_missing_package_is_named_with_its_extra(compare, tmp_path, monkeypatc
     assert result.code == 2
     assert f'--on {on}: {package} is not installed; pip install "dietcl[{on}]"' in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_sigterm_stays_ours_under_ray(monkeypatch):
+    asked, before = [], signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    monkeypatch.setattr(ray, "init", lambda *a, **options: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    try:
+        clusters._connect(ray, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == [signal.SIGTERM]
 
 
 def test_no_ray_where_it_was_said_to_be():

@@ -36,6 +36,25 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(config, uninterrupted, tm
     assert outcome(tmp_path / "run") == uninterrupted
 
 
+def test_a_run_that_goes_on_with_other_threads_says_so(config, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt(2, 0.3))
+    path, said = tmp_path / "run/environment.json", []
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 7}))
+    run(config, tmp_path / "run", say=said.append)
+    assert f"{tmp_path / 'run'}: was begun with threads 7, so it rounds differently from here on" in said
+
+
+def test_a_run_without_its_checkpoints_says_that_it_begins_anew(config, uninterrupted, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt(2, 0.3))
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    said = []
+    run(config, tmp_path / "run", say=said.append)
+    assert f"{tmp_path / 'run'}: was begun, but has no checkpoint, so it begins anew" in said
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
 def test_a_run_may_be_interrupted_again_and_again(config, uninterrupted, tmp_path):
     for t in (1, 1, 2, 3):
         with pytest.raises(KeyboardInterrupt):
@@ -239,6 +258,7 @@ def test_the_weights_say_what_the_rows_of_the_head_stand_for(config, tmp_path):
         ("weights.safetensors", "mine", r"holds weights\.safetensors, as of a run, without its config\.json"),
         ("events.jsonl", "mine", r"holds events\.jsonl, as of a run"),
         ("config.json", "[1, 2]", r"config\.json: is no configuration of a run"),
+        ("config.json", '{"model_type": "bert"}', r"holds a config\.json that is no run's|is no run folder"),
     ],
 )
 def test_files_of_somebody_else_are_not_overwritten(config, tmp_path, name, content, sentence):

@@ -221,7 +221,7 @@ def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
         monkeypatch.setattr(f"torch.distributed.{name}", gone)
     here, sentence = (
         World(1, 2, 1, 2),
-        r"process 1: another one is gone.*\(Connection closed by peer \[127.0.0.1\]:123\)",
+        r"process 1: another one is gone \(connection closed\)",
     )
     for talk in (here.exchange, here.share, here.first, lambda x: here.sum(torch.zeros(1)), lambda x: here.in_turn()):
         with pytest.raises(Lost, match=sentence), talk(None) or nullcontext():

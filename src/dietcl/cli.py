@@ -64,7 +64,10 @@ def _run(verb: str, arguments: list[str]) -> int:
     if verb in ("demo", "compare", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
         from dietcl.parallel import places
 
-        if places()[1] > 1:
+        rank, size, *_ = places()
+        if rank:
+            raise SystemExit(2)  # the first one says it
+        if size > 1:
             raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
     run = importlib.import_module(f"dietcl.verbs.{verb}").main
     code: int = run(arguments)

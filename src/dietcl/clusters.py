@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, value = part.strip().partition("=")
-        if not value:
+        if not name or not value:
             raise UserError(f"--cluster {text}: {part!r} is not NAME=VALUE; several of these are parted by commas")
         if name not in kinds:
             raise UserError(f"--cluster {name}={value}: --on {on} has no {name}; choose from {', '.join(kinds)}")
@@ -53,7 +54,8 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
             found[name] = kinds[name](value)
         except ValueError:
             found[name] = 0
-        if not isinstance(found[name], str) and not 0 < found[name] < inf:
+        is_none = name == "num_gpus" and value == "0"
+        if not isinstance(found[name], str) and not 0 < found[name] < inf and not is_none:
             kind = "whole number" if kinds[name] is int else "number"
             raise UserError(f"--cluster {name}={value}: give a {kind} above 0")
         if name == "num_gpus" and found[name] > 1 and not found[name].is_integer():
@@ -244,7 +246,9 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         if port.isdigit() and "/" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would try for minutes
+        before = signal.getsignal(signal.SIGTERM)
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        signal.signal(signal.SIGTERM, before)  # Ray's own would end this process in a dump, and not save a run
     except (OSError, ImportError, RuntimeError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS") or "this machine"
         why = reason(error).partition(". ")[0]

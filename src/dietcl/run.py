@@ -129,8 +129,8 @@ def execute(
             settled = replace(config, method_config=replace(config.method_config, threshold=found.threshold))
             learner = assemble(settled, stream, equipment, recorder)
             learner.ledger.book_search(found.spent)
-        if world.is_first:
-            describe(learner, folder)
+        if world.is_first and (before := describe(learner, folder)):
+            say(f"{folder}: was begun with {' and '.join(before)}, so it rounds differently from here on")
         checkpoints = Checkpoints(folder / CHECKPOINTS, saving.keep)
         with _recording(recorder, folder, _take_up(learner, checkpoints, folder, say), world):
             if not _learn(learner, folder, checkpoints, recorder, saving, timer):
@@ -213,6 +213,8 @@ def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, say: Say)
     for sentence in damages:
         say(sentence)
     if saved is None:
+        if (folder / "events.jsonl").exists():
+            say(f"{folder}: was begun, but has no checkpoint, so it begins anew")
         return 0
     journal = snapshot.restore(learner, saved)
     finished, step = learner.position.finished, learner.position.step

@@ -33,6 +33,7 @@ _OWN = (
 _CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|samples\.npz|weights\.safetensors)\.\d+")
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
+_ROUNDING = ("device", "threads", "torch", "platform")
 _NONE = object()
 
 
@@ -52,6 +53,8 @@ def identity(config: RunConfig, stream: Stream, precision: str | None = None) ->
 def refuse_another(mine: dict[str, Any], folder: Path) -> None:
     """Refuse a folder that holds another run than the one of this identity, and name every difference."""
     known = _read_config(folder)
+    if known and "stream_identity" not in known:
+        raise UserError(f"{folder}: holds a config.json that is no run's; choose another --out")
     if not known and (strange := next((name for name in _OWN if (folder / name).exists()), None)):
         raise UserError(f"{folder}: holds {strange}, as of a run, without its config.json; choose another --out")
     if different := list(_differences(known, mine)):
@@ -90,8 +93,8 @@ def save_results(learner: Learner, folder: Path) -> None:
     write_json(folder / "receipts.json", learner.ledger.receipts())
 
 
-def describe(learner: Learner, folder: Path) -> None:
-    """Write down what the run is carried out with."""
+def describe(learner: Learner, folder: Path) -> list[str]:
+    """Write down what the run is carried out with; returns what rounds differently from what it was begun with."""
     environment = {
         "dietcl": dietcl.__version__,
         "python": sys.version.split()[0],
@@ -103,7 +106,13 @@ def describe(learner: Learner, folder: Path) -> None:
         "realized_rate": learner.stream.realized_rate,
         **{name: version(name) for name in _RECORDED},
     }
+    try:
+        before = json.loads((folder / "environment.json").read_text())
+        changed = [f"{name} {before[name]}" for name in _ROUNDING if before[name] != environment[name]]
+    except (OSError, ValueError, KeyError, TypeError):
+        changed = []
     write_json(folder / "environment.json", environment)
+    return changed
 
 
 def kept_search(folder: Path) -> tuple[Found | None, Trials]:

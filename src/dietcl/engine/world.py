@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from dietcl.errors import Lost, UserError, reason
+from dietcl.errors import Lost, UserError
 from dietcl.parallel import cores, is_restarted, places
 
 Value = TypeVar("Value")
@@ -156,9 +156,12 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            if not _GONE.search(str(error)):
+            if not (gone := _GONE.search(str(error))):
                 raise
-            raise Lost(f"process {self.rank}: another one is gone, which says why ({reason(error)})") from None
+            raise Lost(
+                f"process {self.rank}: another one is gone ({gone.group().lower()}) and may have said why; "
+                "the same command goes on from the last checkpoint"
+            ) from None
 
 
 def join(device: str) -> World:

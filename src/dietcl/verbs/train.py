@@ -56,7 +56,8 @@ class Where:
     keep_checkpoints: int = Saving.keep
     """How many checkpoints to keep; a damaged one leaves those before it."""
     stop_after: str | None = None
-    """Save and stop after so much time, such as 2h, with exit code 75; the same command goes on."""
+    """Save and stop after so much time, such as 2h, with exit code 75 (0 if torchrun or srun started several
+    processes); the same command goes on."""
     json: bool = False
     """Print the result as JSON."""
 
