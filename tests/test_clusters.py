@@ -74,7 +74,7 @@ def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare,
     for method in ("er", "naive"):
         here = ["--method", method, "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "here" / method)]
         assert dietcl("train", *small(blobs), *here).code == 0
-    for on in ("slurm", "ray"):
+    for on in ("local", "slurm", "ray"):
         result = compare(tmp_path / on, "--methods", "er,naive", "--on", on, "--jobs", "2")
         assert result.code == 0, result.err
         for method in ("er", "naive"):

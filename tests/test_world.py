@@ -63,8 +63,6 @@ def alone(blobs, tmp_path_factory):
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_number_of_processes_changes_no_bit(blobs, tmp_path, alone, size):
     tasks = named(TASKS, tmp_path)
-    if size == 2:
-        tasks = tasks[::3]
     together(size, blobs, tasks)
     for task in tasks:
         folder = Path(task["folder"])
@@ -229,6 +227,15 @@ def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
     monkeypatch.setattr("torch.distributed.barrier", broken)  # is this one's own fault, and tells it in full
     with pytest.raises(RuntimeError, match="NCCL"), here.in_turn():
         pass
+
+
+def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_path):
+    arguments, undisturbed = dying(blobs, tmp_path, "kill")
+    command = [*torchrun(2, "--max-restarts", "1"), processes.__file__, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("run: going on in time step 2, after update") == 1
+    assert outcome(tmp_path / "run") == single(undisturbed, tmp_path / "one")
 
 
 def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_path):
