@@ -77,7 +77,7 @@ def test_the_comparison_pairs_seeds_and_prints_the_regime(tmp_path):
 
 def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
-    cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed)) for seed in (0, 1)]
+    cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
     store = Store(tmp_path / "cells.jsonl")
     assert list(run_cells(cells, store, tmp_path / "scratch", jobs=2))[-1] == (2, 2)
     lines = (tmp_path / "cells.jsonl").read_text().splitlines()

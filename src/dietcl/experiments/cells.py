@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,28 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dietcl.config import RunConfig
-from dietcl.errors import UserError
+from dietcl.errors import NotFinite, UserError
 from dietcl.metrics import Summary, summarize
 from dietcl.parallel import in_processes
+
+_MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that are kept
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment under a key of its own, such as `peak/ER uniform/40 updates/seed 100`."""
+    """One run of an experiment under a key of its own, such as `er:uniform/S 50/rate 0.01/T 20/seed 0`."""
 
     key: str
     config: RunConfig
+    hash: str
+    """Of what decides the result, wherever its files lie."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a cell measured."""
+    """What a cell measured; a run that diverged has a failure in the place of a summary that means anything."""
 
     key: str
     summary: Summary
     facts: dict[str, Any]
+    failure: str | None = None
 
 
 class Store:
@@ -46,7 +53,7 @@ class Store:
                     self._lines[entry["key"]] = entry
 
     def __contains__(self, cell: Cell) -> bool:
-        return self._lines.get(cell.key, {}).get("hash") == cell.config.hash()
+        return self._lines.get(cell.key, {}).get("hash") == cell.hash
 
     def add(self, entry: dict[str, Any]) -> None:
         """Keep a finished cell, in the place of one of the same key and another configuration."""
@@ -59,8 +66,7 @@ class Store:
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
         entry = self._lines[cell.key]
-        counts = [np.array(entry[name]) for name in ("correct", "count", "loss_sum")]
-        return Result(cell.key, summarize(*counts), entry["facts"])
+        return Result(cell.key, summarize(*_matrices(entry)), entry["facts"], entry.get("failure"))
 
 
 def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> Iterator[tuple[int, int]]:
@@ -76,22 +82,64 @@ def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> 
 
 
 def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str, Any]:
-    from dietcl.experiments.ridge import ridge_accuracy
-    from dietcl.run import execute, open_stream
+    """Carry out a run in a folder of its own, which is removed once its counts are known."""
+    from dietcl.run import execute
 
-    folder = scratch / re.sub(r"[^\w.]+", "-", cell.key)
-    execute(cell.config, folder, device="cpu", progress=lambda t, fraction: None)
-    stream, _ = open_stream(cell.config)
+    slug = re.sub(r"[^\w.]+", "-", cell.key)
+    folder = scratch / f"{slug}-{cell.hash}"
+    failure = None
+    try:
+        execute(cell.config, folder, device="cpu", progress=lambda t, fraction: report(fraction))
+    except NotFinite as stop:
+        failure = str(stop)
+    entry = {"key": cell.key, "hash": cell.hash, **_measured(cell.config, folder, failure)}
+    shutil.rmtree(folder)
+    return entry
+
+
+def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str, Any]:
+    """Return counts and facts of a finished run; of one that diverged, that alone."""
+    from dietcl.experiments.ridge import ridge_accuracy
+    from dietcl.run import open_stream
+
+    stream, _ = open_stream(config)
+    if failure is not None:
+        return {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": failure}
     labels = [len(step.labeled) for step in stream.steps]
     receipts = json.loads((folder / "receipts.json").read_text())
-    with np.load(folder / "counts.npz") as counts:
-        matrices = {name: counts[name].round(3).tolist() for name in ("correct", "count", "loss_sum")}
+    flops: dict[str, float] = {}
+    for step in receipts["steps"]:
+        for item in step["items"]:
+            flops[item["purpose"]] = flops.get(item["purpose"], 0) + item["flops"]
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    curve = [{**event, "event": None} for event in events if event["event"] == "curve"]
     facts = {
         "stream": stream.identity,
         "labels_per_step": sum(labels) / len(labels),
         "labels": sum(labels),
         "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
-        "ridge": ridge_accuracy(replace(cell.config, weights=str(folder / "weights.safetensors"))),
-        "flops": sum(item["flops"] for step in receipts["steps"] for item in step["items"]),
+        "ridge": ridge_accuracy(replace(config, weights=str(folder / "weights.safetensors"))),
+        "flops": flops,
+        "updates": sum(event["updates"] for event in events if event["event"] == "step_end"),
     }
-    return {"key": cell.key, "hash": cell.config.hash(), **matrices, "facts": facts}
+    if curve:
+        facts["curve"] = [{name: event[name] for name in ("t", "update", "loss", "accuracy")} for event in curve]
+    with np.load(folder / "counts.npz") as counts:
+        return {**{name: _rows(counts[name], decimals) for name, decimals in _MATRICES.items()}, "facts": facts}
+
+
+def _rows(matrix: npt.NDArray[Any], decimals: int) -> list[list[float]]:
+    """Return the rows of a matrix without what lies beyond the time step after their own, which nobody measures."""
+    return [row[: t + 2].round(decimals).tolist() for t, row in enumerate(matrix)]
+
+
+def _matrices(entry: dict[str, Any]) -> list[npt.NDArray[Any]]:
+    """Return the matrices that `_rows` shortened."""
+    found = []
+    for name, decimals in _MATRICES.items():
+        rows = entry[name]
+        matrix = np.zeros((len(rows), len(rows)), np.float64 if decimals else np.int64)
+        for t, row in enumerate(rows):
+            matrix[t, : len(row)] = row
+        found.append(matrix)
+    return found

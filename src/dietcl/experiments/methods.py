@@ -129,7 +129,7 @@ class Study:
         shared["training"] = replace(micro.training, lr=trial.lr, head_lr=trial.head_lr, lr_floor=trial.lr / 8)
         shared["first_time_steps"] = steps
         config = run_config("glyphs", method, method_defaults(method, micro), seed, shared)
-        return Cell(f"{stage}/{method}/lr {trial.lr:g}, head {trial.head_lr:g}/seed {seed}", config)
+        return Cell(f"{stage}/{method}/lr {trial.lr:g}, head {trial.head_lr:g}/seed {seed}", config, config.hash())
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
         for done, total in run_cells(cells, self.store, self.options.scratch, self.options.jobs):

@@ -198,7 +198,7 @@ class Study:
             first_time_steps=steps,
         )
         rates = f"lr {trial.lr:g}, head {trial.head_lr:g}" + (f", alpha {trial.alpha:g}" if own else "")
-        return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config)
+        return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config, config.hash())
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
         progress = run_cells(cells, self.store, self.options.scratch / self.options.stream, self.options.jobs)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dietcl.config import RunConfig
+from dietcl.engine.evaluate import stratified_sample
 from dietcl.engine.learner import starting_network
 from dietcl.methods.pieces.ridge import solve
 from dietcl.run import open_stream
@@ -37,7 +38,8 @@ def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean")
     labels = np.concatenate([step.labels for step in stream.steps])
     train = features(np.concatenate([step.labeled for step in stream.steps]))
     solution = solve(train, torch.from_numpy(labels), len(stream.classes))
-    test = features(np.concatenate([step.rows for step in stream.tests]))
-    truth = np.concatenate([step.labels for step in stream.tests])
+    tests = stratified_sample(stream, config.evaluation.test_images)
+    test = features(np.concatenate([step.rows for step in tests]))
+    truth = np.concatenate([step.labels for step in tests])
     scores = test @ solution.weight + solution.bias
     return float((scores.argmax(1).numpy() == truth).mean())

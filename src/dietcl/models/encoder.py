@@ -7,15 +7,13 @@ from torch import Tensor, nn
 
 import dietcl._compat  # noqa: F401
 from dietcl.errors import UserError
-from dietcl.models.presets import MEAN, STD
+from dietcl.models.presets import MEAN, OWN_PATCHES, STD
 
 # isort: split
 import timm
 from timm.layers.patch_embed import PatchEmbed
 from timm.models import get_pretrained_cfg
 from timm.models.vision_transformer import VisionTransformer
-
-_MICRO_PATCH = 4
 
 
 class Encoder(nn.Module):
@@ -25,7 +23,7 @@ class Encoder(nn.Module):
 
     def __init__(self, name: str, image_size: int) -> None:
         super().__init__()
-        self.vit = _micro(image_size) if name == "micro" else _from_timm(name, image_size)
+        self.vit = _own(name, image_size) if name in OWN_PATCHES else _from_timm(name, image_size)
         self.dim: int = self.vit.embed_dim
         self.depth: int = len(self.vit.blocks)
         self.patch: int = self.vit.patch_embed.patch_size[0]
@@ -81,7 +79,7 @@ class Encoder(nn.Module):
 
 def _pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and deviation by channel of the pixels, from 0 to 1, that the published weights were trained on."""
-    published = None if name == "micro" else get_pretrained_cfg(name)
+    published = None if name in OWN_PATCHES else get_pretrained_cfg(name)
     return ((MEAN,) * 3, (STD,) * 3) if published is None else (published.mean, published.std)
 
 
@@ -113,10 +111,10 @@ def check_timm_name(name: str) -> None:
         raise UserError(f"timm knows no weights {name!r}; of this model it knows {tags}") from error
 
 
-def _micro(image_size: int) -> VisionTransformer:
+def _own(name: str, image_size: int) -> VisionTransformer:
     return VisionTransformer(
         img_size=image_size,
-        patch_size=_MICRO_PATCH,
+        patch_size=OWN_PATCHES[name],
         embed_dim=96,
         depth=4,
         num_heads=3,

@@ -14,7 +14,7 @@ class ModelConfig:
     """The shape of a network."""
 
     encoder: str
-    """`micro`, or the timm name of a plain vision transformer such as `vit_base_patch16_224.mae`."""
+    """`micro`, `nano`, or the timm name of a plain vision transformer such as `vit_base_patch16_224.mae`."""
     image_size: int
     """Height and width of the images in pixels; a multiple of the encoder's patch size."""
     decoder_dim: int
@@ -41,7 +41,11 @@ class ModelConfig:
             raise UserError(f"--mask-ratio {self.mask_ratio}: give a share above 0 and below 1")
 
 
+# The sizes of our own, for 32 px: the side of a patch; a patch of 8 px makes a fifth of the tokens of one of 4.
+OWN_PATCHES = {"micro": 4, "nano": 8}
+
 MODELS: dict[str, ModelConfig] = {
+    "nano": ModelConfig(encoder="nano", image_size=32, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "micro": ModelConfig(encoder="micro", image_size=32, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "tiny": ModelConfig(
         encoder="vit_tiny_patch16_224", image_size=224, decoder_dim=128, decoder_depth=2, decoder_heads=4

@@ -9,7 +9,7 @@ import tyro
 
 from dietcl.config import Evaluation, Preset, RunConfig, Training
 from dietcl.methods import method_config
-from dietcl.models.presets import ModelConfig
+from dietcl.models.presets import OWN_PATCHES, ModelConfig
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.recipes import Recipe
 from dietcl.verbs.options import default_recipe, manifest_facts, open_source, own_options
@@ -68,7 +68,7 @@ def run_config(stream: str, method: str, method_options: Any, seed: int, shared:
     values = dict(shared)
     weights = values.pop("weights")
     if weights == "auto":
-        weights = "shipped" if values["model"].encoder == "micro" else values["model"].encoder
+        weights = "shipped" if values["model"].encoder in OWN_PATCHES else values["model"].encoder
     return RunConfig(
         method=method.partition(":")[0],
         method_config=method_options,
