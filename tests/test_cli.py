@@ -17,7 +17,7 @@ from dietcl.verbs.settings import method_defaults
 from dietcl.verbs.train import parse_run
 from runs import small
 
-VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
+VERBS = ("demo", "train", "compare", "reproduce", "pretrain", "streams", "methods", "report", "doctor")
 
 
 def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

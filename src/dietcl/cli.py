@@ -12,6 +12,7 @@ VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
     "train": "learn a stream with a method under a budget",
     "compare": "learn a stream with many methods under the same budget, and show one table",
+    "reproduce": "regenerate a table or figure of the paper on a stream, and judge its claims",
     "pretrain": "pre-train an encoder by reconstruction on any image set",
     "data": "make a stream of your own images: prepare, pack, check, stats, show",
     "streams": "list the built-in streams, or show the time steps of one",
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   dietcl data prepare photos/ --out data/photos
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
   dietcl compare --stream glyphs --methods all --seeds 1
+  dietcl reproduce table1 --stream glyphs
   dietcl report runs/*
   dietcl VERB --help"""
 

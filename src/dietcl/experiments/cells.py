@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dietcl.config import RunConfig
 from dietcl.errors import NotFinite, UserError
 from dietcl.metrics import Summary, summarize
+from dietcl.models.presets import OWN_PATCHES
 from dietcl.parallel import in_processes
 
 _MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that are kept
@@ -89,12 +90,17 @@ def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str
     folder = scratch / f"{slug}-{cell.hash}"
     failure = None
     try:
-        execute(cell.config, folder, device="cpu", progress=lambda t, fraction: report(fraction))
+        execute(cell.config, folder, device=_device(cell.config), progress=lambda t, fraction: report(fraction))
     except NotFinite as stop:
         failure = str(stop)
     entry = {"key": cell.key, "hash": cell.hash, **_measured(cell.config, folder, failure)}
     shutil.rmtree(folder)
     return entry
+
+
+def _device(config: RunConfig) -> str:
+    """Return the CPU for sizes of our own, which are made for it."""
+    return "cpu" if config.model.encoder in OWN_PATCHES else "auto"
 
 
 def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str, Any]:
@@ -110,7 +116,8 @@ def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str,
     flops: dict[str, float] = {}
     for step in receipts["steps"]:
         for item in step["items"]:
-            flops[item["purpose"]] = flops.get(item["purpose"], 0) + item["flops"]
+            if item["flops"]:  # evaluation is free
+                flops[item["purpose"]] = flops.get(item["purpose"], 0) + item["flops"]
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     curve = [{**event, "event": None} for event in events if event["event"] == "curve"]
     facts = {
@@ -118,7 +125,7 @@ def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str,
         "labels_per_step": sum(labels) / len(labels),
         "labels": sum(labels),
         "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
-        "ridge": ridge_accuracy(replace(config, weights=str(folder / "weights.safetensors"))),
+        "ridge": ridge_accuracy(replace(config, weights=str(folder / "weights.safetensors")), device=_device(config)),
         "flops": flops,
         "updates": sum(event["updates"] for event in events if event["event"] == "step_end"),
     }

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dietcl.config import RunConfig
+from dietcl.engine.device import pick_device
 from dietcl.engine.evaluate import stratified_sample
 from dietcl.engine.learner import starting_network
 from dietcl.methods.pieces.ridge import solve
@@ -16,9 +17,10 @@ from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Rows
 
 CHUNK = 256
+MOST_TESTS = 10_000  # where all are tested, so that millions of scores for thousands of classes fit
 
 
-def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean") -> float:
+def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
     """Return the pooled test accuracy of a ridge classifier, from all revealed labels, on a configuration's encoder.
 
     The encoder is the one that the configuration's weights hold, and stays as it is; features are its mean token, as
@@ -26,19 +28,21 @@ def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean")
     """
     stream, index = open_stream(config)
     network, _ = starting_network(config)
+    place = pick_device(device)
+    network.to(place)
     encode = network.features if tokens == "mean" else network.query
-    loader = Loader(stream, Storage(index, config.model.image_size), torch.device("cpu"))
+    loader = Loader(stream, Storage(index, config.model.image_size), place)
 
     def features(rows: Rows) -> torch.Tensor:
         with torch.no_grad():
             chunks = np.array_split(rows, -(-len(rows) // CHUNK))
-            parts = [encode(normalize(loader.read(chunk))) for chunk in chunks]
+            parts = [encode(normalize(loader.read(chunk))).cpu() for chunk in chunks]
         return torch.cat(parts).double()
 
     labels = np.concatenate([step.labels for step in stream.steps])
     train = features(np.concatenate([step.labeled for step in stream.steps]))
     solution = solve(train, torch.from_numpy(labels), len(stream.classes))
-    tests = stratified_sample(stream, config.evaluation.test_images)
+    tests = stratified_sample(stream, config.evaluation.test_images or MOST_TESTS)
     test = features(np.concatenate([step.rows for step in tests]))
     truth = np.concatenate([step.labels for step in tests])
     scores = test @ solution.weight + solution.bias

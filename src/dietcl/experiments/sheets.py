@@ -1,6 +1,7 @@
 """Tables of an experiment, for the terminal and for Markdown."""
 
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from rich.table import Table
@@ -31,6 +32,41 @@ class Sheet:
         rule = ["---", *["---:"] * (len(self.header) - 1)]
         lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.rows)]
         return "\n".join([self.title, "", *lines, ""])
+
+    def latex(self) -> str:
+        """Return the sheet as a LaTeX table, for booktabs."""
+        lines = [" & ".join(map(_escaped, cells)) + r" \\" for cells in (self.header, *self.rows)]
+        columns = "l" + "r" * (len(self.header) - 1)
+        begin = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escaped(self.title)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+        ]
+        body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+        return "\n".join([*begin, *body, r"\end{tabular}", r"\end{table}", ""])
+
+    def html(self) -> str:
+        """Return the sheet as an HTML table under its title."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return f'<p class="say">{escape(self.title)}</p><div class="card scroll">{table}</div>'
+
+
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+    "Σ": r"$\Sigma$",
+    "α": r"$\alpha$",
+    "–": "--",
+    "\\": r"\textbackslash{}",
+}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(character, character) for character in text)
 
 
 def marks(name: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """A study: the runs of one setup, each carried out once; what is searched first, and the regime that follows."""
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,20 +13,41 @@ from dietcl.errors import UserError
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
 from dietcl.experiments.setups import held_out, manifest_of, setup_named
-from dietcl.experiments.suites import PAPER_RATE, PAPER_THRESHOLD, PAPER_UPDATES, Arm, Point
+from dietcl.experiments.suites import PAPER_RATE, PAPER_THRESHOLD, PAPER_TIME_STEPS, PAPER_UPDATES, Arm, Point, Suite
 from dietcl.experiments.trials import SOLVED, TRIALS, Trial
 from dietcl.files import digest
 from dietcl.models.checkpoints import shipped
-from dietcl.streams.manifest import read_facts
+from dietcl.models.presets import OWN_PATCHES
 from dietcl.verbs.settings import method_defaults
 
 REPLAY = "er:uniform"
 FIRST_BUDGET, LAST_BUDGET = 10, 2560
+MORE_SEEDS = 2
+HELD_OUT = "/held-out"
+"""After a setup's name: its stream with training images in the place of the test images."""
 Report = Callable[[str, int, int], None]  # what is being run, cells done, cells in all
 
 
+class Missing(Exception):
+    """A run that is wanted was not carried out, and this study carries out none."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of an arm at a point, by seed."""
+
+    arm: Arm
+    point: Point
+    results: tuple[Result, ...]
+
+
+def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
+    """Return how many seeds an arm of a suite gets."""
+    return seeds + MORE_SEEDS if suite.more_seeds and arm.is_decisive else seeds
+
+
 class Study:
-    """One setup; counts lie in the folder `out`, unfinished runs in `scratch`."""
+    """One setup; counts lie in the folder `out`, unfinished runs in `scratch`; without jobs it only looks up."""
 
     def __init__(
         self, name: str, out: Path, scratch: Path, data: Path | None, jobs: int, report: Report = lambda *told: None
@@ -35,11 +57,6 @@ class Study:
         self.searched = Store(out / name / "search.jsonl")
         self._scratch, self._jobs, self._report = scratch / name, jobs, report
         self._chosen: dict[str, Trial] = {}
-
-    @cached_property
-    def manifest(self) -> Path:
-        """The setup's manifest."""
-        return manifest_of(self.name, self.data)
 
     @cached_property
     def batch(self) -> int:
@@ -101,6 +118,43 @@ class Study:
         """S: updates per time step in the paper's regime."""
         return self.setup.updates or round(self.peak * PAPER_UPDATES / PAPER_THRESHOLD)
 
+    # The suites.
+
+    def measure(self, suite: Suite, seeds: int) -> list[Measured]:
+        """Carry out what a suite needs and is not done yet; returns every arm at every point, in this order."""
+        self._tune(suite)
+        grid = {
+            (place, number): [self.cell(arm, point, seed) for seed in range(seeds_of(suite, arm, seeds))]
+            for place, arm in enumerate(suite.arms)
+            for number, point in enumerate(suite.points)
+        }
+        # Seed by seed, so that what is there when it is cut off compares all arms.
+        cells = sorted((cell for group in grid.values() for cell in group), key=lambda cell: cell.config.seed)
+        self._run(cells, self.cells, f"{self.name}: {suite.title.lower()}")
+        measured = [
+            Measured(suite.arms[place], suite.points[number], tuple(map(self.cells.result, group)))
+            for (place, number), group in grid.items()
+        ]
+        for result in (result for entry in measured for result in entry.results if result.failure):
+            raise UserError(f"{self.name}: {result.key} has no result ({result.failure}); search lower rates")
+        return measured
+
+    def finished(self, arm: Arm, point: Point) -> tuple[Result, ...]:
+        """Return what an arm measured at a point, by seed, as far as it was carried out; raises Missing if not at all.
+
+        A seed counts only if all before it are there.
+        """
+        cells = (self.cell(arm, point, seed) for seed in itertools.count())
+        found = tuple(map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells)))
+        if not found:
+            raise Missing(self.cell(arm, point, 0).key)
+        return found
+
+    def _tune(self, suite: Suite) -> None:
+        """Search the rates of all arms at once, which keeps every process busy."""
+        if self.setup.updates is None:
+            self.search(list(dict.fromkeys([REPLAY, *(arm.tuned_as or arm.method for arm in suite.arms)])))
+
     # Cells.
 
     def cell(self, arm: Arm, point: Point, seed: int) -> Cell:
@@ -108,36 +162,30 @@ class Study:
         tuned_as = arm.tuned_as or arm.method
         scale = self.budget / PAPER_UPDATES
         updates = max(1, round(point.updates * scale))
+        threshold = max(1, round(point.threshold * scale))
         rate = self.setup.recipe.label_rate * point.label_rate / PAPER_RATE
-        config = self._config(arm.method, self.chosen(tuned_as), updates, seed, self.manifest)
+        time_steps = round(self.setup.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
+        config = self._config(arm.method, self.chosen(tuned_as), updates, seed)
         own = config.method_config
         if hasattr(own, "threshold") and isinstance(own.threshold, str):
-            own = replace(own, threshold=f"{max(1, round(point.threshold * scale))}")
+            own = replace(own, threshold=str(threshold))
         config = replace(
             config,
             method_config=replace(own, **arm.options),
-            recipe=replace(config.recipe, label_rate=rate, time_steps=point.time_steps),
+            recipe=replace(config.recipe, label_rate=rate, time_steps=time_steps),
             accounting=point.accounting,
             evaluation=replace(config.evaluation, curves=point.curves),
             first_time_steps=point.first_time_steps,
         )
         options = "".join(f" {name}={value}" for name, value in sorted(arm.options.items()))
-        where = f"S {updates}/B {point.threshold}/rate {rate:g}/T {point.time_steps}"
+        where = f"S {updates}/B {threshold}/rate {rate:g}/T {time_steps}"
         if point.first_time_steps is not None:
             where += f"/first {point.first_time_steps}"
         if point.curves:
             where += f"/curves {point.curves}"
         if point.accounting != "images":
             where += f"/{point.accounting}"
-        return self._portable(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config)
-
-    def run(self, cells: Sequence[Cell], title: str) -> None:
-        """Carry out what is not done yet."""
-        self._run(cells, self.cells, f"{self.name}: {title}")
-
-    def result(self, cell: Cell) -> Result:
-        """Return what a finished cell measured."""
-        return self.cells.result(cell)
+        return self._hashed(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config)
 
     def _trial_cells(self, method: str, trial: Trial) -> list[Cell]:
         return [
@@ -147,25 +195,26 @@ class Study:
     def _search_cell(
         self, stage: str, method: str, trial: Trial | None, updates: int, seed: int, steps: int | None
     ) -> Cell:
-        config = self._config(method, trial, updates, seed, held_out(self.manifest))
+        config = self._config(method, trial, updates, seed)
         key = f"{stage}/{method}/{updates} updates/{trial}/seed {seed}"
-        return self._portable(key, replace(config, first_time_steps=steps))
+        return self._hashed(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps))
 
-    def _config(self, method: str, trial: Trial | None, updates: int, seed: int, manifest: Path) -> RunConfig:
+    def _config(self, method: str, trial: Trial | None, updates: int, seed: int) -> RunConfig:
+        """Return a configuration with the setup's name in the place of its manifest, the same on every machine."""
         sizes, base = preset(self.setup.preset), method.partition(":")[0]
         own, training, augmentation = method_defaults(method, sizes), sizes.training, sizes.augmentation
         if trial is not None:
             own, training = replace(own, **trial.options(base)), trial.training(training)
-        if not read_facts(manifest).mirror:
+        if self.setup.reader is not None and not self.setup.reader.mirror:
             augmentation = replace(augmentation, flip=False)
         return RunConfig(
             method=base,
             method_config=own,
-            stream=str(manifest),
+            stream=self.name,
             source=None,
             recipe=self.setup.recipe,
             model=sizes.model,
-            weights="shipped" if self.setup.updates is None else sizes.model.encoder,
+            weights="shipped" if sizes.model.encoder in OWN_PATCHES else sizes.model.encoder,
             training=training,
             augmentation=augmentation,
             budget=str(updates),
@@ -173,15 +222,26 @@ class Study:
             seed=seed,
         )
 
-    def _portable(self, key: str, config: RunConfig) -> Cell:
-        """Return a cell that is the same wherever the manifest lies, and another one with other first weights."""
-        portable = replace(config, stream=self.name)
-        if config.weights == "shipped":
-            portable = replace(portable, weights=digest(shipped(config.model.encoder)))
-        return Cell(key, config, portable.hash())
+    def _hashed(self, key: str, config: RunConfig) -> Cell:
+        """Return a cell that is another one with other first weights."""
+        weights = digest(shipped(config.model.encoder)) if config.weights == "shipped" else config.weights
+        return Cell(key, config, replace(config, weights=weights).hash())
 
     def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
-        for done, total in run_cells(list(dict.fromkeys(cells)), store, self._scratch, self._jobs):
+        waiting = {cell.key: cell for cell in cells if cell not in store}
+        if not waiting:
+            return
+        if not self._jobs:
+            raise Missing(next(iter(waiting)))
+        manifest = manifest_of(self.name, self.data)
+        where = {self.name: manifest}
+        if any(cell.config.stream != self.name for cell in waiting.values()):
+            where[f"{self.name}{HELD_OUT}"] = held_out(manifest)
+        ready = [
+            replace(cell, config=replace(cell.config, stream=str(where[cell.config.stream])))
+            for cell in waiting.values()
+        ]
+        for done, total in run_cells(ready, store, self._scratch, self._jobs):
             self._report(title, done, total)
 
     def _mean_final(self, cells: Sequence[Cell]) -> float:

@@ -1,0 +1,153 @@
+"""The figure of each suite by matplotlib, which is imported only when a figure is drawn."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dietcl.experiments import drawings_of_lines
+from dietcl.experiments.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
+from dietcl.experiments.scale import Scale
+from dietcl.experiments.shown import Floats, Shown, final, known_mean, percent, spread_text
+from dietcl.experiments.study import Measured
+from dietcl.experiments.suites import Point, Suite, View
+from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GROUPS = ("reference", "supervised", "frozen encoder", "semi-supervised")
+
+
+def draw(suite: Suite, measured: Sequence[Measured], scale: Scale, title: str) -> "Figure":
+    """Draw what a suite measured."""
+    import matplotlib
+
+    view = Shown(tuple(measured), scale, title)
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure: Figure = _VIEWS[suite.view](view)
+        return figure
+
+
+def _table(view: Shown) -> Any:
+    rows = list(_ordered(view.measured))
+    items = [(place, row) for place, row in enumerate(rows) if isinstance(row, Measured)]
+    headings = [place for place, row in enumerate(rows) if isinstance(row, str)]
+    figure, ((axes,),) = canvas((8.4, 1.7 + 0.27 * len(rows)), view.title, view.small(BARS))
+    names = [row if isinstance(row, str) else row.arm.title for row in rows]
+    name_rows(axes, names, [place for place, item in items if is_dietcl(item.arm)], headings)
+    for place, item in items:
+        values, color = final(item), style_of(item.arm)["color"]
+        dots(axes, values, np.full(len(values), place), color)
+        mean_dot(axes, values, place, item.arm.title, color=color, ms=9.5 if is_dietcl(item.arm) else 7)
+    axes.set_xlabel("Accuracy after the last time step, A(T) (%)")
+    column(axes, 66, "A(T) in %", [(place, spread_text(final(item))) for place, item in items])
+    return figure
+
+
+def _ordered(measured: Sequence[Measured]) -> Iterator[Measured | str]:
+    """Yield rows and headings: the best first within its group; the parts of DietCL in the order they are given."""
+    if all(item.arm.method == "dietcl" for item in measured):
+        yield from measured
+        return
+    groups = [group for group in _GROUPS if any(item.arm.group == group for item in measured)]
+    for group in groups:
+        if len(groups) > 1:
+            yield group.capitalize()
+        own = [item for item in measured if item.arm.group == group]
+        yield from sorted(own, key=lambda item: -float(known_mean(final(item))))
+
+
+def _heads(view: Shown) -> Any:
+    rows = sorted(view.measured, key=lambda item: -float(np.nan_to_num(known_mean(_solved(item)), nan=-1.0)))
+    height = 2.3 + 0.42 * len(rows)
+    seeds = "large dots: means over seeds; small dots: single seeds; at the right: mean ± standard deviation in %"
+    figure, ((axes,),) = canvas((9, height), view.title, view.small(seeds))
+    name_rows(axes, [item.arm.title for item in rows], [p for p, item in enumerate(rows) if is_dietcl(item.arm)])
+    for place, item in enumerate(rows):
+        color, own, solved = style_of(item.arm)["color"], _own(item), _solved(item)
+        axes.plot([known_mean(own), known_mean(solved)], [place, place], color=color, lw=3, alpha=0.4, label="_link")
+        for values, fill, aside in ((own, "white", 0.2), (solved, color, -0.2)):
+            dots(axes, values, np.full(len(values), place + aside), color)
+            mean_dot(axes, values, place, "_mean", color=color, ms=9, mfc=fill, mec=color, lw=0)
+    for text, fill in (("the method's own head", "white"), ("a head solved on its encoder from all labels", INK)):
+        axes.plot([], [], ls="", marker="o", ms=8, mfc=fill, mec=INK, label=text)
+    axes.set_xlabel("Accuracy on all test images after the last time step (%)")
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.55 / (height - 1.9)), ncols=2, fontsize=9)
+    column(axes, 66, "own", [(place, spread_text(_own(item))) for place, item in enumerate(rows)])
+    column(axes, 130, "solved", [(place, spread_text(_solved(item))) for place, item in enumerate(rows)])
+    return figure
+
+
+def _own(item: Measured) -> Floats:
+    return percent(item, lambda summary: summary.final_pooled)
+
+
+def _solved(item: Measured) -> Floats:
+    return 100 * np.array([result.facts.get("ridge", np.nan) for result in item.results], dtype=np.float64)
+
+
+def _spending(view: Shown) -> Any:
+    rows = [item for item in view.measured if _flops(item)]
+    height = 2.5 + 0.3 * len(rows)
+    notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts")
+    figure, ((axes,),) = canvas((9.6, height), view.title, view.small(*notes))
+    names = [f"{item.arm.title}, at equal {_accounting(item.point)}" for item in rows]
+    name_rows(axes, names, [place for place, item in enumerate(rows) if is_dietcl(item.arm)])
+    unit, prefix = _unit(max(sum(_flops(item).values()) for item in rows))
+    totals = _stack(axes, [{name: flops / unit for name, flops in _flops(item).items()} for item in rows])
+    axes.set_xlabel(f"Spent on learning the whole stream ({prefix}FLOPs)")
+    axes.set_xlim(0, 1.02 * max(totals))
+    legend = {"alignment": "left", "handlelength": 1.4, "columnspacing": 1.4, "fontsize": 9, "title_fontsize": 9}
+    below = (-0.02, -0.55 / (height - 2.1))
+    axes.legend(loc="upper left", bbox_to_anchor=below, ncols=5, title="What it was spent on:", **legend)
+    column(axes, 48, f"{prefix}FLOPs", [(place, f"{total:.3g}") for place, total in enumerate(totals)])
+    column(axes, 116, "A(T) in %", [(place, spread_text(final(item))) for place, item in enumerate(rows)])
+    return figure
+
+
+def _stack(axes: Any, rows: Sequence[dict[str, float]]) -> list[float]:
+    """Draw a bar for each row, the purposes that take most in all first; returns the lengths of the bars."""
+    purposes = Counter[str]()
+    for row in rows:
+        purposes.update(row)
+    left = np.zeros(len(rows))
+    for number, (purpose, _) in enumerate(purposes.most_common()):
+        widths = np.array([row.get(purpose, 0.0) for row in rows])
+        look = {"color": NAME_PALETTE[number % len(NAME_PALETTE)], "edgecolor": "white", "linewidth": 0.5}
+        hatch = ("", "/////", ".....")[number // len(NAME_PALETTE) % 3]
+        axes.barh(range(len(rows)), widths, 0.68, left, hatch=hatch, label=purpose, **look)
+        left = left + widths
+    return [float(length) for length in left]
+
+
+def _accounting(point: Point) -> str:
+    return "FLOPs" if point.accounting == "flops" else "images"
+
+
+def _flops(item: Measured) -> dict[str, float]:
+    """Return the mean over seeds by purpose, without evaluation and without what was free."""
+    totals = Counter[str]()
+    for result in item.results:
+        totals.update(result.facts.get("flops", {}))
+    return {name: total / len(item.results) for name, total in totals.items() if total}
+
+
+def _unit(largest: float) -> tuple[float, str]:
+    power = min(max(int(np.log10(largest) // 3), 0), 6)
+    return 10.0 ** (3 * power), ("", "K", "M", "G", "T", "P", "E")[power]
+
+
+_VIEWS: dict[View, Callable[[Shown], Any]] = {
+    "table": _table,
+    "curves": drawings_of_lines.curves,
+    "lines": drawings_of_lines.lines,
+    "panels": drawings_of_lines.panels,
+    "steps": drawings_of_lines.thresholds,
+    "gap": drawings_of_lines.gap,
+    "stages": drawings_of_lines.stages,
+    "origins": drawings_of_lines.origins,
+    "spending": _spending,
+    "heads": _heads,
+}

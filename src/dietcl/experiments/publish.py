@@ -1,0 +1,118 @@
+"""What a suite measured, as files: JSON, Markdown, LaTeX, PNG, SVG and one HTML page."""
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from dietcl import __version__
+from dietcl.experiments.drawings import draw
+from dietcl.experiments.scale import Scale
+from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.study import Measured, Study
+from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, Suite
+from dietcl.experiments.views import average, current, final, old, pooled, sheets_of, solved
+from dietcl.files import write_bytes, write_json
+from dietcl.metrics import known
+from dietcl.report.style import MATPLOTLIB
+
+_MEASURES = {
+    "A(T)": final,
+    "A": average,
+    "current": current,
+    "old": old,
+    "A(T) pooled": pooled,
+    "solved head, pooled": solved,
+}
+
+
+def scale_of(study: Study) -> Scale:
+    """Return how the paper's numbers become those of a study."""
+    return Scale(study.budget / PAPER_UPDATES, study.setup.recipe.label_rate / PAPER_RATE, study.batch)
+
+
+def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured], folder: Path) -> list[Sheet]:
+    """Write every file of a suite, and return its tables."""
+    scale = scale_of(study)
+    sheets = sheets_of(name, suite, measured, scale)
+    heading = f"{study.setup.title}: {suite.title[0].lower()}{suite.title[1:]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{name}.json", _plain(study, name, suite, measured, scale))
+    intro = f"# {heading}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name)}`\n"
+    _write(folder / f"{name}.md", "\n".join([intro, *(sheet.markdown() for sheet in sheets)]))
+    _write(folder / f"{name}.tex", "\n".join(sheet.latex() for sheet in sheets))
+    pictures = _pictures(suite, measured, scale, heading)
+    for suffix, content in pictures.items():
+        write_bytes(folder / f"{name}.{suffix}", content)
+    _write(folder / f"{name}.html", _page(study, name, suite, sheets, heading, pictures))
+    return sheets
+
+
+def _write(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def _command(study: Study, name: str) -> str:
+    return f"dietcl reproduce {name} --stream {study.name}"
+
+
+def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> dict[str, Any]:
+    """Return every figure of a suite by arm, point and seed; unknown ones are null."""
+    return {
+        "suite": name,
+        "stream": study.name,
+        "command": _command(study, name),
+        "updates": study.budget,
+        "batch": study.batch,
+        "rows": [
+            {
+                "arm": entry.arm.title,
+                "method": entry.arm.method,
+                "point": scale.describe(suite, entry.point),
+                "regime": scale.regime(entry),
+                "keys": [result.key for result in entry.results],
+                **{measure: [known(value(result)) for result in entry.results] for measure, value in _MEASURES.items()},
+            }
+            for entry in measured
+        ],
+    }
+
+
+def _pictures(suite: Suite, measured: Sequence[Measured], scale: Scale, heading: str) -> dict[str, bytes]:
+    import matplotlib
+
+    figure = draw(suite, measured, scale, heading)
+    found = {}
+    for suffix in ("png", "svg"):
+        content = io.BytesIO()
+        # Without the day and with names of its own that do not change, the same numbers make the same file.
+        with matplotlib.rc_context({**MATPLOTLIB, "svg.hashsalt": "dietcl"}):
+            figure.savefig(content, format=suffix, metadata={"Date": None} if suffix == "svg" else {"Software": None})
+        found[suffix] = content.getvalue()
+    return found
+
+
+def _page(
+    study: Study, name: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pictures: dict[str, bytes]
+) -> str:
+    style = files("dietcl.report").joinpath("page.css").read_text("utf-8")
+    data = base64.b64encode(pictures["svg"]).decode()
+    image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(heading)} – dietcl</title>',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
+            f"<style>{style}</style></head><body><header>",
+            f'<p class="kicker">{escape(suite.place)}</p><h1>{escape(heading)}</h1>',
+            f'<p class="lede">{escape(suite.question)}</p></header><main>',
+            f'<section><figure class="card panel" style="background: white">{image}</figure></section>',
+            *(f"<section>{sheet.html()}</section>" for sheet in sheets),
+            f"</main><footer>Written by dietcl {__version__}: <code>{escape(_command(study, name))}</code></footer>",
+            "</body></html>\n",
+        ]
+    )

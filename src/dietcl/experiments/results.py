@@ -1,0 +1,80 @@
+"""RESULTS.md from the committed counts: the verdict on every claim, and the tables that stand in it."""
+
+from pathlib import Path
+
+from dietcl.experiments.claims import CLAIMS, Contrast, contrasts_of, judge
+from dietcl.experiments.publish import scale_of
+from dietcl.experiments.setups import SETUPS
+from dietcl.experiments.sheets import Sheet, put_between
+from dietcl.experiments.study import Measured, Missing, Study
+from dietcl.experiments.suites import SUITES
+from dietcl.experiments.views import sheets_of
+
+SHOWN = ("table1", "regimes")
+"""Suites whose tables stand in RESULTS.md; the others are linked."""
+
+
+def studies(out: Path) -> list[Study]:
+    """Return the studies that have counts in a folder, in the order of the setups."""
+    return [Study(name, out, Path(), None, jobs=0) for name in SETUPS if (out / name / "cells.jsonl").is_file()]
+
+
+def claim_sheet(out: Path) -> Sheet:
+    """Return the verdict on every claim by setup, with the differences that decide it."""
+    found = studies(out)
+    rows = tuple(
+        (claim.text, f"`{claim.suite}`", *(_cell(contrasts_of(claim, study)) for study in found)) for claim in CLAIMS
+    )
+    title = "Differences in points, paired by seed, with 95 % intervals; of several, the one furthest from the claim."
+    return Sheet(title, ("claim", "suite", *(study.setup.title for study in found)), rows)
+
+
+def _cell(contrasts: list[Contrast]) -> str:
+    if not contrasts:
+        return "not run"
+    hold = sum(contrast.verdict == "holds" for contrast in contrasts)
+    worst = min(contrasts, key=_support)
+    seeds = min(len(contrast.values) for contrast in contrasts)
+    many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
+    return f"**{judge(contrasts)}** ({worst}; {seeds} seeds{many})"
+
+
+def _support(contrast: Contrast) -> float:
+    """Return how far the whole interval lies on the claimed side."""
+    mean, low, high = contrast.interval
+    if low != low:  # one seed has no interval
+        low = high = mean
+    return low - contrast.bound if contrast.is_above else contrast.bound - high
+
+
+def measured_of(study: Study, name: str) -> list[Measured]:
+    """Return what of a suite was carried out; raises Missing unless every arm was at every point."""
+    suite = SUITES[name]
+    return [Measured(arm, point, study.finished(arm, point)) for arm in suite.arms for point in suite.points]
+
+
+def write_results(path: Path, out: Path) -> None:
+    """Put the verdicts and every stream's tables between their marks in a Markdown file."""
+    put_between(path, "claims", claim_sheet(out).markdown())
+    for study in studies(out):
+        put_between(path, study.name, stream_text(study, out.name))
+
+
+def stream_text(study: Study, folder: str) -> str:
+    """Return a stream's regime and tables, and links to its other suites."""
+    peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
+    lines = [
+        f"S* = {study.peak} updates of {study.batch} images, S = {study.budget}. Replay by budget on the search seeds: "
+        f"{peaks}.\n"
+    ]
+    links = []
+    for name, suite in SUITES.items():
+        try:
+            measured = measured_of(study, name)
+        except Missing:
+            continue
+        links.append(f"[`{name}`]({folder}/{study.name}/{name}.md)")
+        if name in SHOWN:
+            lines.append(f"![{suite.title}]({folder}/{study.name}/{name}.png)\n")
+            lines += [sheet.markdown() for sheet in sheets_of(name, suite, measured, scale_of(study))]
+    return "\n".join([*lines, f"All: {', '.join(links)}.\n"])

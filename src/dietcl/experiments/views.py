@@ -1,0 +1,235 @@
+"""What a suite measured, as tables; every view has its columns, and the paper's numbers beside them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dietcl.experiments import paper
+from dietcl.experiments.cells import Result
+from dietcl.experiments.scale import Scale
+from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.study import Measured
+from dietcl.experiments.suites import DIETCL, Suite
+from dietcl.metrics import paired_difference
+
+Measure = Callable[[Result], float]
+_PER = ("per new label", "per remembered label, in the end", "per arriving image")
+
+
+def final(result: Result) -> float:
+    """Return A(T): the mean over time steps of origin."""
+    return result.summary.final_mean
+
+
+def average(result: Result) -> float:
+    """Return A: the mean of accuracy along the stream."""
+    return result.summary.average_mean
+
+
+def current(result: Result) -> float:
+    """Return the accuracy on the last time step's own test images."""
+    return result.summary.final_current
+
+
+def old(result: Result) -> float:
+    """Return the accuracy on earlier time steps' test images."""
+    return result.summary.final_old_mean
+
+
+def solved(result: Result) -> float:
+    """Return the accuracy of the final encoder under a head solved from all labels, pooled."""
+    return float(result.facts["ridge"])
+
+
+def pooled(result: Result) -> float:
+    """Return A(T) pooled over test images, as the solved head is measured."""
+    return result.summary.final_pooled
+
+
+def unevenness(result: Result) -> float:
+    """Return the standard deviation of the final accuracy over time steps of origin."""
+    return float(np.nanstd(result.summary.accuracy[-1]))
+
+
+def new_classes(result: Result) -> float:
+    """Return the accuracy on a time step's own test images right after it, averaged along the stream."""
+    return float(np.nanmean(result.summary.current))
+
+
+def drop(result: Result) -> float:
+    """Return how far the accuracy on earlier classes fell below its start while the last time step was learned."""
+    lines = [event for event in result.facts["curve"] if event["t"] == max(e["t"] for e in result.facts["curve"])]
+    earlier = np.array([np.mean(event["accuracy"][:-1]) for event in lines])
+    return float(earlier[0] - earlier.min())
+
+
+def after(t: int) -> Measure:
+    """Return the accuracy after a time step."""
+    return lambda result: float(result.summary.accuracy_mean[t - 1])
+
+
+def spread(results: Sequence[Result], measure: Measure) -> str:
+    """Write mean and standard deviation over seeds in percent."""
+    values = [100 * measure(result) for result in results]
+    if np.isnan(values).any():
+        return "–"
+    deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{deviation}"
+
+
+def difference(one: Sequence[Result], other: Sequence[Result], measure: Measure) -> str:
+    """Write the mean difference over common seeds, in points, with its 95 % interval."""
+    common = min(len(one), len(other))
+    mean, low, high = paired_difference(
+        [measure(result) for result in one[:common]], [measure(result) for result in other[:common]]
+    )
+    interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if common > 1 else ""
+    return f"{100 * mean:+.1f}{interval}"
+
+
+def sheets_of(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    """Return the tables of a suite, the last of which says how often images were passed at each of its points."""
+    return [*_VIEWS[suite.view](name, suite, measured, scale), _regimes(suite, measured, scale)]
+
+
+def _regimes(suite: Suite, measured: Sequence[Measured], scale: Scale) -> Sheet:
+    rows, names = [], {}
+    for entry in measured:
+        if entry.arm == suite.arms[0]:
+            names = scale.regime(entry)
+            rows.append((scale.describe(suite, entry.point), *(f"{value:.3g}" for value in names.values())))
+    title = f"Passes of a time step (S updates of b = {scale.batch} images) for each label and image."
+    header = ("at", *(f"{name} ({what})" for name, what in zip(names, _PER, strict=True)))
+    return Sheet(title, header, tuple(rows))
+
+
+def _seeds(measured: Sequence[Measured]) -> str:
+    numbers = sorted({len(entry.results) for entry in measured})
+    return " or ".join(map(str, numbers)) + " seeds"
+
+
+def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    theirs = paper.FINAL.get(name, {})
+    numbers = [f"paper, {stream}" for stream in paper.STREAMS] if name == "table1" else ["paper, A(T)"]
+    rows = []
+    for entry in measured:
+        own = [spread(entry.results, measure) for measure in (final, average, current, old, solved)]
+        if name == "table1":
+            told = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
+        else:
+            told = [f"{theirs[entry.arm.title]:.2f}" if entry.arm.title in theirs else ""]
+        rows.append((entry.arm.title, *own, str(len(entry.results)), *told))
+    header = (suite.title, "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
+    sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
+    if name == "table1":
+        sheets.append(_against(measured))
+    return sheets
+
+
+def _pair(last: float | None, mean: float | None) -> str:
+    return " / ".join(f"{value:.2f}" for value in (last, mean) if value is not None)
+
+
+def _against(measured: Sequence[Measured]) -> Sheet:
+    """Return DietCL's lead over every other arm."""
+    ours = next(entry for entry in measured if entry.arm.title == DIETCL.title)
+    rows = tuple(
+        (
+            f"DietCL less {entry.arm.title}",
+            difference(ours.results, entry.results, final),
+            difference(ours.results, entry.results, average) if entry.arm.group != "reference" else "",
+            str(min(len(ours.results), len(entry.results))),
+        )
+        for entry in measured
+        if entry is not ours
+    )
+    return Sheet("Points, paired by seed, with 95 % intervals.", ("difference", "A(T)", "A", "seeds"), rows)
+
+
+def _by_point(measure: Measure, heading: str) -> "_View":
+    def view(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+        rows = tuple(
+            (arm.title, *(spread(entry.results, measure) for entry in measured if entry.arm == arm))
+            for arm in suite.arms
+        )
+        header = (heading, *(scale.describe(suite, point) for point in suite.points))
+        return [Sheet(f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}.", header, rows)]
+
+    return view
+
+
+def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    return [
+        *_by_point(final, "A(T)")(name, suite, measured, scale),
+        *_by_point(average, "A")(name, suite, measured, scale),
+    ]
+
+
+def _panels(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    sheets = _lines(name, suite, measured, scale)
+    if name == "stream-length":
+        lengths = tuple(f"{paper.LENGTHS[point.time_steps]:.1f}" for point in suite.points)
+        sheets[1] = Sheet(sheets[1].title, sheets[1].header, (*sheets[1].rows, ("DietCL in the paper", *lengths)))
+    return sheets
+
+
+def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    last = len(measured[0].results[0].summary.accuracy_mean)
+    times = sorted({t for t in (1, 2, 3, 5, 10, 15, last) if t <= last})
+    rows = tuple((entry.arm.title, *(spread(entry.results, after(t)) for t in times)) for entry in measured)
+    title = f"Accuracy after time steps: percent, mean ± standard deviation over {_seeds(measured)}."
+    return [Sheet(title, (suite.title, *(f"t = {t}" for t in times)), rows)]
+
+
+def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    rows = []
+    for place, t in enumerate((2, 3, 4)):
+        rows.append((f"A({t})", *(spread(entry.results, after(t)) for entry in measured)))
+        rows.append((f"A({t}) in the paper", *(f"{paper.THRESHOLDS[e.point.threshold][place]:.2f}" for e in measured)))
+    header = ("after time step", *(scale.describe(suite, entry.point) for entry in measured))
+    return [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
+
+
+def _of_arms(columns: dict[str, Measure]) -> "_View":
+    def view(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+        rows = tuple(
+            (entry.arm.title, *(spread(entry.results, measure) for measure in columns.values())) for entry in measured
+        )
+        title = f"Percent, mean ± standard deviation over {_seeds(measured)}."
+        return [Sheet(title, (suite.title, *columns), rows)]
+
+    return view
+
+
+def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    rows = []
+    for entry in measured:
+        flops = [sum(result.facts["flops"].values()) for result in entry.results]
+        updates = np.mean([result.facts["updates"] for result in entry.results])
+        rows.append(
+            (
+                entry.arm.title,
+                scale.describe(suite, entry.point),
+                f"{np.mean(flops) / 1e12:.2f}",
+                f"{updates:,.0f}",
+                spread(entry.results, final),
+                spread(entry.results, average),
+            )
+        )
+    header = (suite.title, "budget", "TFLOPs", "updates", "A(T)", "A")
+    return [Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))]
+
+
+_View = Callable[[str, Suite, Sequence[Measured], Scale], list[Sheet]]
+_VIEWS: dict[str, _View] = {
+    "table": _table,
+    "curves": _curves,
+    "lines": _lines,
+    "panels": _panels,
+    "steps": _steps,
+    "gap": _of_arms({"fall of earlier classes": drop, "A(3)": final, "current": current, "old": old}),
+    "stages": _of_arms({"new classes": new_classes, "all seen classes (A)": average, "A(T)": final}),
+    "origins": _of_arms({"A(T)": final, "deviation over origins": unevenness, "current": current, "old": old}),
+    "spending": _spending,
+    "heads": _of_arms({"own head (pooled)": pooled, "solved head": solved, "A(T)": final}),
+}

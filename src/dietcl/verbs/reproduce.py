@@ -1,0 +1,126 @@
+"""`dietcl reproduce`: regenerate the paper's tables and figures on a stream, and judge its claims."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from dietcl.errors import UserError
+from dietcl.parallel import cores
+from dietcl.verbs.options import parse
+
+if TYPE_CHECKING:
+    from dietcl.experiments.study import Report
+
+DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
+
+Examples:
+  dietcl reproduce table1 --stream glyphs
+  dietcl reproduce budget --stream cifar100 --data packs/ --seeds 3 --jobs 2
+  dietcl reproduce all --stream fruits360 --data packs/
+  dietcl reproduce table1 --stream cloc --data cloc/manifest.parquet
+  dietcl reproduce claims --write RESULTS.md     (from the counts in --out; runs nothing)
+
+Suites: {suites}.
+Streams: {streams}.
+
+What --out holds is not run again, and what was stopped goes on when the same command is given again. Before the first
+suite of a stream, rates are searched and the budget at which Replay peaks is found, both on other seeds and on training
+images that are held out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to reproduce, on which stream, and where it goes."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """A suite, all, or claims."""
+    stream: str = "glyphs"
+    """The stream to learn."""
+    data: Path | None = None
+    """Folder that holds the stream's pack, or its manifest (.parquet); glyphs needs none."""
+    seeds: int = 3
+    """Runs of each method, with the seeds 0, 1, and so on; the decisive ones get two more where claims rest on them."""
+    jobs: int | None = None
+    """Runs at a time, one thread each (as many as there are cores)."""
+    out: Path = Path("results")
+    """Where the counts, tables and pictures go, in a folder for each stream."""
+    scratch: Path = Path("runs/reproduce")
+    """Where unfinished runs lie."""
+    write: Path | None = None
+    """With claims: put the tables between the marks in this Markdown file."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: give at least 1")
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out what is missing, then write and print the tables."""
+    from dietcl.experiments.setups import SETUPS, setup_named
+    from dietcl.experiments.suites import SUITES, suite_named
+
+    description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(SETUPS))
+    options = parse(Options(), arguments, "dietcl reproduce", description)
+    if not options.name:
+        raise UserError(f"reproduce: name a suite ({', '.join(SUITES)}), all or claims")
+    if options.name == "claims":
+        return _claims(options)
+    setup_named(options.stream)
+    names = list(SUITES) if options.name == "all" else [options.name]
+    suites = {name: suite_named(name) for name in names}
+
+    from rich.console import Console
+
+    from dietcl.experiments.publish import publish
+    from dietcl.experiments.study import Study
+
+    console = Console()
+    with _bars() as report:
+        jobs = options.jobs or cores()
+        study = Study(options.stream, options.out, options.scratch, options.data, jobs, report)
+        for name, suite in suites.items():
+            folder = options.out / options.stream
+            for sheet in publish(study, name, suite, study.measure(suite, options.seeds), folder):
+                console.print(sheet.table(), "")
+            console.print(f"page: {folder / name}.html", soft_wrap=True, markup=False, highlight=False)
+    return 0
+
+
+def _claims(options: Options) -> int:
+    from rich.console import Console
+
+    from dietcl.experiments.results import claim_sheet, write_results
+
+    Console().print(claim_sheet(options.out).table())
+    if options.write is not None:
+        write_results(options.write, options.out)
+        print(f"written: {options.write}")
+    return 0
+
+
+@contextmanager
+def _bars() -> Iterator["Report"]:
+    """Show how far each stage is, as a bar, or as a line now and then where no terminal is watching."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"))
+    bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+    tasks = {}
+
+    def report(title: str, done: int, total: int) -> None:
+        if title not in tasks:
+            tasks[title] = bars.add_task(title, total=total)
+        bars.update(tasks[title], completed=done, total=total)
+        if not console.is_terminal:
+            console.print(f"{title}: {done} of {total}", soft_wrap=True, markup=False, highlight=False)
+
+    with bars:
+        yield report

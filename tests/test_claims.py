@@ -1,0 +1,98 @@
+"""The verdicts: computed from counts, with intervals worked out by hand, and able to go either way."""
+
+import pytest
+
+from dietcl.experiments import suites as s
+from dietcl.experiments.claims import CLAIMS, Contrast, Evidence, contrasts_of, judge
+from dietcl.experiments.results import claim_sheet, studies
+from dietcl.experiments.study import Study
+from dietcl.experiments.suites import SUITES, Point
+from dietcl.experiments.views import final
+from ruled import RuledStudy
+
+
+def test_a_difference_holds_only_if_its_whole_interval_does():
+    # By hand: mean 2, standard deviation 1, so that the half width is 4.303 / sqrt(3) = 2.484.
+    contrast = Contrast("a less b", (1.0, 2.0, 3.0))
+    assert contrast.interval == pytest.approx((2.0, -0.484, 4.484), abs=1e-3)
+    assert str(contrast) == "a less b: +2.0 [-0.5, +4.5]"
+    assert contrast.verdict == "cannot tell"
+    assert Contrast("", (2.0, 2.1, 2.2)).verdict == "holds"
+    assert Contrast("", (-2.0, -2.1, -2.2)).verdict == "does not hold"
+    assert Contrast("", (2.0, 2.1, 2.2), bound=3.0).verdict == "does not hold"
+    assert Contrast("", (2.0, 2.1, 2.2), bound=3.0, is_above=False).verdict == "holds"
+    assert Contrast("", (5.0, 5.1, 5.2), bound=3.0, is_above=False).verdict == "does not hold"
+    assert Contrast("", (9.0,)).verdict == "cannot tell"  # one seed has no interval
+
+
+def test_a_claim_needs_all_its_differences_and_falls_with_one():
+    holds, fails, open_ = (Contrast("", values) for values in ((1.0, 1.1), (-1.0, -1.1), (-1.0, 1.0)))
+    assert judge([holds, holds]) == "holds"
+    assert judge([holds, open_]) == "cannot tell"
+    assert judge([holds, open_, fails]) == "does not hold"
+
+
+def measure_all(tmp_path, accuracy):
+    def rule(cell):
+        if cell.key.startswith("peak/"):
+            return {10: 0.2, 20: 0.4}.get(int(cell.config.budget), 0.4)
+        return accuracy(cell) + 0.001 * (cell.config.seed % 100)
+
+    study = RuledStudy("glyphs", tmp_path, rule)
+    for suite in SUITES.values():
+        study.measure(suite, seeds=2)
+    return Study("glyphs", tmp_path, tmp_path, None, jobs=0)
+
+
+def dietcl_first(cell):
+    """DietCL best of all and the better the more parts it has."""
+    own = cell.config.method_config
+    if cell.config.method != "dietcl":
+        return 0.1
+    parts = own.mask_classes * 0.05 + own.balance_memory * 0.02 + (own.unlabeled > 0) * own.mask_classes * 0.03
+    return 0.3 + parts - 0.02 * (own.reconstruct == "labeled")
+
+
+def test_every_claim_is_judged_from_finished_runs_alone(tmp_path):
+    study = measure_all(tmp_path, dietcl_first)
+    verdicts = {claim.text: judge(contrasts_of(claim, study)) for claim in CLAIMS}
+    assert all(contrasts_of(claim, study) for claim in CLAIMS)
+    for text in (
+        "DietCL is above every supervised method",
+        "DietCL is above every semi-supervised method",
+        "The masked loss helps",
+        "Reconstruction helps",
+        "Reconstruction helps only little without the masked loss",
+        "It is the unlabeled images that help",
+        "The balanced memory helps a little",
+        "CaSSLe collapses at small budgets",
+        "DietCL is stable over budgets",
+        "DietCL is stable over stream lengths",
+        "From 5 to 10 % labels brings DietCL nothing",
+    ):
+        assert verdicts[text] == "holds", text
+    assert verdicts["Balanced sampling beats uniform in ER"] == "cannot tell"  # nobody differs
+
+
+def test_the_opposite_counts_give_the_opposite_verdicts(tmp_path):
+    study = measure_all(tmp_path, lambda cell: 0.5 - dietcl_first(cell))
+    verdicts = {claim.text: judge(contrasts_of(claim, study)) for claim in CLAIMS}
+    for text in ("DietCL is above every supervised method", "The masked loss helps", "Reconstruction helps"):
+        assert verdicts[text] == "does not hold", text
+
+
+def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
+    study = measure_all(tmp_path, dietcl_first)
+    evidence = Evidence(study)
+    assert evidence.values(s.DIETCL, final) == pytest.approx([40.0, 40.1, 40.2, 40.3])
+    (first, *_) = contrasts_of(CLAIMS[0], study)
+    assert first.values == pytest.approx((30.0, 30.0))  # two seeds of EWC, four of DietCL
+    assert evidence.values(s.MASKED, final, Point()) == pytest.approx([35.0, 35.1])
+
+
+def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):
+    RuledStudy("glyphs", tmp_path, lambda cell: 0.4).measure(SUITES["sampling"], seeds=1)
+    assert [study.name for study in studies(tmp_path)] == ["glyphs"]
+    rows = {row[0]: row[2] for row in claim_sheet(tmp_path).rows}
+    assert rows["The masked loss helps"] == "not run"
+    assert rows["Balanced sampling beats uniform in ER"].startswith("**cannot tell** (balanced less uniform: +0.0")

@@ -1,0 +1,114 @@
+"""`dietcl reproduce`: a suite from nothing to its page, resumed, in the browser's eyes, and with wrong input."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from dietcl.cli import main
+from dietcl.experiments import study as studies
+from dietcl.experiments import trials
+from dietcl.experiments.setups import SETUPS, Setup
+from dietcl.experiments.suites import SUITES, Point
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources.glyphs import Glyphs
+from ruled import RuledStudy
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A setup of four characters in two time steps, one trial, and a peak at the first budget."""
+    few = Setup(
+        title="Four characters",
+        recipe=Recipe(time_steps=2, label_rate=0.1),
+        reader=Glyphs(classes=4, per_class=20, test_per_class=5),
+        test_images=None,
+    )
+    monkeypatch.setitem(SETUPS, "few", few)
+    monkeypatch.setattr(studies, "TRIALS", trials.TRIALS[:1])
+    monkeypatch.setattr(studies, "FIRST_BUDGET", 1)
+    monkeypatch.setattr(trials, "UPDATES", 1)
+    monkeypatch.setattr(trials, "TIME_STEPS", 2)
+    suite = replace(SUITES["sampling"], more_seeds=False, points=(Point(),))
+    monkeypatch.setitem(SUITES, "sampling", suite)
+
+
+def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "2", "--jobs", "2"]
+    command += ["--out", str(tmp_path / "results"), "--scratch", str(tmp_path / "runs")]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "few: search: 4 of 4" in said.err
+    assert "few: where Replay peaks, 2 updates: 2 of 2" in said.err
+    folder = tmp_path / "results" / "few"
+    written = {path.suffix for path in folder.glob("sampling.*")}
+    assert written == {".json", ".md", ".tex", ".png", ".svg", ".html"}
+    found = json.loads((folder / "sampling.json").read_text())
+    study = studies.Study("few", tmp_path / "results", tmp_path, None, jobs=0)
+    assert found["updates"] == round(1.25 * study.peak)
+    keys = [key for row in found["rows"] for key in row["keys"]]
+    lines = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]
+    assert sorted(keys) == sorted(line["key"] for line in lines)
+    # A(T) by hand: the mean over time steps of origin of what the last row of the counts says.
+    for row in found["rows"]:
+        for key, value in zip(row["keys"], row["A(T)"], strict=True):
+            (line,) = (line for line in lines if line["key"] == key)
+            rates = [right / count for right, count in zip(line["correct"][-1], line["count"][-1], strict=True)]
+            assert value == pytest.approx(sum(rates) / 2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main(command) == 0
+    assert not capsys.readouterr().err  # nothing was run
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_every_suite_writes_every_kind_of_file(tmp_path):
+    from dietcl.experiments.publish import publish
+
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3 + 0.01 * (cell.config.seed % 100))
+    for name, suite in SUITES.items():
+        sheets = publish(study, name, suite, study.measure(suite, seeds=2), tmp_path / "shown")
+        assert "S·b/n_t" in sheets[-1].header[1]
+        for suffix in ("json", "md", "tex", "png", "svg", "html"):
+            assert (tmp_path / "shown" / f"{name}.{suffix}").stat().st_size > 300, (name, suffix)
+        page = (tmp_path / "shown" / f"{name}.html").read_text()
+        assert "data:image/svg+xml;base64," in page
+        assert not re.search(r"(src|href)=\"(?!data:)", page)
+        assert f"dietcl reproduce {name} --stream glyphs" in page
+
+
+def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
+    from dietcl.experiments.publish import scale_of
+    from dietcl.experiments.views import sheets_of
+
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
+    shown = {}
+    for name in ("table1", "ablation", "sampling", "threshold", "stream-length"):
+        measured = study.measure(SUITES[name], seeds=1)
+        sheets = sheets_of(name, SUITES[name], measured, scale_of(study))
+        shown[name] = "\n".join(sheet.markdown() for sheet in sheets)
+    assert "| DietCL | 30.0 ± 0.0 |" in shown["table1"]
+    assert "16.82 / 24.90 | 5.63 / 4.98 | 24.34 / 20.26 |" in shown["table1"]
+    assert "| 14.97 |" in shown["ablation"]
+    assert "| 12.73 |" in shown["sampling"]
+    assert "| A(3) in the paper | 29.30 | 29.75 | 29.80 | 30.02 |" in shown["threshold"]
+    assert "| DietCL in the paper | 24.4 | 24.9 | 23.7 | 22.2 |" in shown["stream-length"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "reproduce: name a suite (table1, "),
+        (["table2"], "reproduce table2: no such suite; choose from table1, "),
+        (["table1", "--stream", "cifar"], "--stream cifar: no such setup; choose from cifar100, "),
+        (["table1", "--stream", "cifar100", "--data", "nowhere"], "nowhere/cifar100_32_webp.zip: no such file"),
+        (["table1", "--stream", "cloc"], "--stream cloc: give its manifest"),
+        (["table1", "--seeds", "0"], "--seeds 0: give at least 1"),
+        (["table1", "--jobs", "0"], "--jobs 0: give at least 1"),
+    ],
+)
+def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,226 @@
+"""A study: equal trials for all, nothing chosen on what is reported, and the paper's terms scaled to a stream."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dietcl.errors import UserError
+from dietcl.experiments import suites as s
+from dietcl.experiments import trials
+from dietcl.experiments.cells import Cell, Store, run_cells
+from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
+from dietcl.experiments.study import Missing, Study, seeds_of
+from dietcl.experiments.suites import Arm, Point
+from dietcl.methods import METHODS, every_method, method_config
+from dietcl.streams.index import open_manifest
+from dietcl.streams.recipes import Recipe
+from dietcl.streams.stream import build_stream
+from ruled import RuledStudy
+from tiny import AMPLE, tiny_config, tiny_learner
+from watching import updates_of
+
+PEAKS = {10: 0.2, 20: 0.4, 40: 0.5, 80: 0.501}
+
+
+def by_rule(cell):
+    """Score a peak at 40 updates, trials best at the lowest rate, and later seeds better."""
+    if cell.key.startswith("peak/"):
+        return PEAKS[int(cell.config.budget)]
+    return 0.5 - 10 * cell.config.training.lr + 0.01 * (cell.config.seed % 100)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return RuledStudy("glyphs", tmp_path, by_rule)
+
+
+def test_every_method_gets_the_same_trials_on_other_seeds_of_held_out_images(study):
+    methods = [arm.method for arm in s.EVERY if arm.method not in trials.SOLVED]
+    study.search(methods)
+    lowest = min(trials.TRIALS, key=lambda trial: trial.lr)
+    for method in methods:
+        own = [cell for cell in study.asked if cell.key.startswith(f"trial/{method}/")]
+        assert len(own) == len(trials.TRIALS) * len(trials.SEEDS)
+        assert {(c.config.training.lr, c.config.training.head_lr) for c in own} == {
+            (trial.lr, trial.head_lr) for trial in trials.TRIALS
+        }
+        assert study.chosen(method) == lowest
+    for cell in study.asked:
+        assert cell.config.first_time_steps == trials.TIME_STEPS
+        assert cell.config.seed in trials.SEEDS
+        assert cell.config.stream == "glyphs/held-out"
+    reported = study.cell(s.DIETCL, Point(), 0).config
+    assert reported.stream == "glyphs"
+    assert reported.training.lr == lowest.lr
+
+
+def test_trials_differ_and_reach_a_method_s_own_coefficient():
+    assert len(set(trials.TRIALS)) == trials.NUMBER
+    for name, (option, middle) in trials.COEFFICIENTS.items():
+        values = {trial.options(name)[option] for trial in trials.TRIALS}
+        assert min(values) < middle / 2
+        assert max(values) > 2 * middle
+        replace(method_config(name), **{option: middle})
+    assert trials.TRIALS[0].options("er") == {}
+
+
+@pytest.mark.parametrize("name", every_method())
+def test_only_methods_that_make_no_update_are_spared_the_search(blobs, name):
+    base = name.partition(":")[0]
+    config = replace(tiny_config(blobs, base, budget=AMPLE.get(base, "2")), method_config=method_config(name))
+    assert (not updates_of(tiny_learner(config))) == (name in trials.SOLVED)
+
+
+def test_table1_has_every_method_of_the_registry():
+    # OneStage is ER uniform under another name.
+    assert {arm.method.partition(":")[0] for arm in s.EVERY} == set(METHODS) - {"one_stage"}
+
+
+def test_the_budget_is_a_quarter_above_where_doubling_stops_gaining_more_than_its_error(study):
+    assert study.peaks == pytest.approx(PEAKS)
+    assert (study.peak, study.budget) == (40, 50)
+
+
+def test_replay_that_never_stops_gaining_is_refused(tmp_path):
+    endless = RuledStudy("glyphs", tmp_path, lambda cell: int(cell.config.budget) / 4000)
+    with pytest.raises(UserError, match="still gains at 2560"):
+        _ = endless.budget
+
+
+def test_points_are_scaled_from_the_paper_s_terms(study):
+    def config(arm=s.DIETCL, **point):
+        return study.cell(arm, Point(**point), 0).config
+
+    usual = config()
+    assert (usual.budget, usual.method_config.threshold) == ("50", "40")
+    assert (usual.recipe.label_rate, usual.recipe.time_steps) == (0.02, 20)
+    assert config(updates=2500).budget == "250"
+    assert config(updates=2500).method_config.threshold == "40"  # the joint phase does not grow
+    assert config(threshold=450).method_config.threshold == "45"
+    assert config(label_rate=0.005).recipe.label_rate == 0.01
+    assert [config(updates=p.updates, time_steps=p.time_steps).budget for p in s.SUITES["stream-length"].points] == [
+        *("100", "50", "20", "10")
+    ]
+    assert config(s.JOINT_ONLY).method_config.threshold == "100%"
+    assert config(s.FIXMATCH).method_config.threshold == 0.95
+
+
+def test_an_arm_takes_the_rates_of_the_method_it_is_tuned_as(tmp_path):
+    def accuracy(cell):
+        rate = 10 * cell.config.training.lr
+        return rate if cell.config.method == "dietcl" else 0.5 - rate
+
+    study = RuledStudy("glyphs", tmp_path, lambda cell: by_rule(cell) if "peak" in cell.key else accuracy(cell))
+    highest = max(trials.TRIALS, key=lambda trial: trial.lr)
+    lowest = min(trials.TRIALS, key=lambda trial: trial.lr)
+    assert study.cell(s.REPLAY, Point(), 0).config.training.lr == highest.lr
+    assert study.cell(s.ER, Point(), 0).config.training.lr == lowest.lr
+
+
+def test_suites_share_the_runs_that_they_have_in_common(study):
+    study.measure(s.SUITES["ablation"], seeds=2)
+    before = len(study.asked)
+    study.measure(s.SUITES["ablation-orders"], seeds=2)
+    added = {cell.key.partition("/")[0] for cell in study.asked[before:]}
+    assert len(added) == 2  # the balanced memory alone, and with reconstruction
+    assert study.cell(s.WHOLE, Point(), 0) == study.cell(s.DIETCL, Point(), 0)
+
+
+def test_seeds_come_one_after_the_other_and_decisive_arms_get_two_more(study):
+    measured = study.measure(s.SUITES["table1"], seeds=1)
+    assert {len(entry.results) for entry in measured if entry.arm.is_decisive} == {3}
+    assert {len(entry.results) for entry in measured if not entry.arm.is_decisive} == {1}
+    seeds = [cell.config.seed for cell in study.asked if cell.config.stream == "glyphs"]
+    assert seeds == sorted(seeds)
+    assert seeds_of(s.SUITES["ablation"], s.DIETCL, 3) == 3
+
+
+def test_a_study_without_jobs_looks_up_and_never_runs(study, tmp_path):
+    study.measure(s.SUITES["sampling"], seeds=1)
+    reader = Study("glyphs", tmp_path, tmp_path, None, jobs=0)
+    assert len(reader.finished(s.ER, Point())) == 3
+    with pytest.raises(Missing, match=r"er as er/S 250"):
+        reader.finished(s.ER, Point(updates=2500))
+    with pytest.raises(Missing, match="trial/cassle"):
+        reader.finished(s.CASSLE, Point())
+
+
+def test_a_trial_that_diverged_scores_nothing(study, tmp_path):
+    study.search(["naive"])
+    study.searched.add(
+        {
+            "key": (cell := study.asked[0]).key,
+            "hash": cell.hash,
+            "correct": [[0]],
+            "count": [[0]],
+            "loss_sum": [[0]],
+            "facts": {},
+            "failure": "the loss is not finite",
+        }
+    )
+    scores = study.scores("naive")
+    assert scores[trials.TRIALS[0]] == pytest.approx(by_rule(study.asked[1]) / 2)
+
+
+def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
+    config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
+    cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
+    store = Store(tmp_path / "cells.jsonl")
+    assert list(run_cells(cells, store, tmp_path / "scratch", jobs=2))[-1] == (2, 2)
+    assert not list((tmp_path / "scratch").iterdir())
+    lines = (tmp_path / "cells.jsonl").read_text().splitlines()
+    assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
+    again = Store(tmp_path / "cells.jsonl")
+    assert list(run_cells(cells, again, tmp_path / "nowhere", jobs=2)) == [(2, 2)]
+    # Another configuration under the same key is not done; a line torn by a crash is not either.
+    assert replace(cells[0], hash="another") not in again
+    assert cells[1] in again
+    (tmp_path / "torn.jsonl").write_text((tmp_path / "cells.jsonl").read_text()[:-10])
+    whole = json.loads(lines[0])["key"]  # whichever was finished first
+    assert [cell.key for cell in cells if cell in Store(tmp_path / "torn.jsonl")] == [whole]
+    result = again.result(cells[0])
+    assert result.summary.learned == 2
+    assert result.facts["labels"] == 16
+    assert result.facts["updates"] == 2
+    assert set(result.facts["flops"]) == {"labeled"}  # evaluation is free
+
+
+def test_held_out_images_are_training_images_and_no_test_image_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIETCL_CACHE", str(tmp_path))
+    from dietcl.streams.sources.glyphs import Glyphs
+
+    monkeypatch.setitem(
+        SETUPS,
+        "few",
+        Setup(title="few", recipe=Recipe(time_steps=2), reader=Glyphs(classes=4, per_class=50, test_per_class=5)),
+    )
+    manifest = manifest_of("few", None)
+    whole, held = pq.read_table(manifest).to_pylist(), pq.read_table(held_out(manifest)).to_pylist()
+    tests = {row["id"] for row in whole if row["split"] == "test"}
+    assert len(tests) == 20
+    assert len(held) == 200
+    assert not tests & {row["id"] for row in held}
+    judged = [row for row in held if row["split"] == "test"]
+    assert 8 <= len(judged) <= 36
+    stream = build_stream("few", open_manifest(held_out(manifest)), Recipe(time_steps=2, label_rate=0.1), 0)
+    assert sum(len(test.rows) for test in stream.tests) == len(judged)
+
+
+def test_missing_data_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"cifar100_32_webp.zip: no such file; give the folder"):
+        manifest_of("cifar100", tmp_path)
+    with pytest.raises(UserError, match=r"--stream cloc: give its manifest"):
+        manifest_of("cloc", None)
+    with pytest.raises(UserError, match=r"--stream cifar: no such setup; choose from cifar100"):
+        manifest_of("cifar", None)
+
+
+def test_a_stream_and_a_method_join_by_one_value_each(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETUPS, "mine", replace(SETUPS["glyphs"], title="mine"))
+    suite = replace(s.SUITES["sampling"], arms=(*s.SUITES["sampling"].arms, Arm(title="ER small", method="er_ace")))
+    measured = RuledStudy("mine", tmp_path, by_rule).measure(suite, seeds=1)
+    assert [entry.arm.title for entry in measured] == ["ER uniform", "ER balanced", "ER small"]
+    assert np.isfinite([entry.results[0].summary.final_mean for entry in measured]).all()
