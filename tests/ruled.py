@@ -14,7 +14,7 @@ class RuledStudy(Study):
     """Makes every time step of a run score what the rule says of its cell, on a thousand test images each."""
 
     def __init__(self, name: str, out: Path, accuracy: Callable[[Cell], float]) -> None:
-        super().__init__(name, out, out, None, jobs=1)
+        super().__init__(name, out)
         self.accuracy = accuracy
         self.asked: list[Cell] = []
 

@@ -41,7 +41,7 @@ def measure_all(tmp_path, accuracy):
     study = RuledStudy("glyphs", tmp_path, rule)
     for suite in SUITES.values():
         study.measure(suite, seeds=2)
-    return Study("glyphs", tmp_path, tmp_path, None, jobs=0)
+    return Study("glyphs", tmp_path)
 
 
 def dietcl_first(cell):

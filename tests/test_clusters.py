@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +16,13 @@ import ray
 from safetensors.numpy import load_file
 
 from dietcl import clusters
-from dietcl.clusters import on_ray, on_slurm, slurm_executor
+from dietcl.clusters import carrier, on_ray, on_slurm, slurm_executor, steps_finished
 from dietcl.errors import UserError
+from dietcl.experiments.cells import Cell, Store, folder_of, run_cells
 from dietcl.parallel import Outcome
 from dietcl.report.runs import read_run
 from runs import small
+from tiny import tiny_config
 
 LONG = ("--budget", "15", "--time-steps", "6")
 local_executor = partial(slurm_executor, cluster="local")
@@ -38,7 +41,7 @@ def connected() -> Iterator[None]:
 @pytest.fixture
 def there(connected, monkeypatch):
     """Let jobs run on this machine, and do not wait for them for long."""
-    monkeypatch.setattr("dietcl.verbs.compare.slurm_executor", local_executor)
+    monkeypatch.setattr(clusters, "slurm_executor", local_executor)
     monkeypatch.setattr(clusters, "_LATE", 0.0)
     monkeypatch.setattr(clusters, "_GRACE", 1.0)
     monkeypatch.setattr(clusters, "_SECONDS", 0.2)
@@ -68,6 +71,27 @@ def assert_same_bits(one: Path, other: Path) -> None:
 def submitted(out: Path) -> list[str]:
     """Return the jobs that were ever submitted for a comparison."""
     return [path.name.removesuffix("_submitted.pkl") for path in out.glob(".jobs/*_submitted.pkl")]
+
+
+def test_cells_of_a_study_count_the_same_wherever_they_are_carried_out(there, blobs, tmp_path):
+    config = replace(tiny_config(blobs, "er", budget="2"), first_time_steps=2)
+    cells = [Cell(f"seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
+    kept = {}
+    for on in ("local", "slurm", "ray"):
+        store, scratch = Store(tmp_path / f"{on}.jsonl"), tmp_path / on
+        carry = carrier(
+            on,
+            "",
+            2,
+            folder=scratch / ".jobs",
+            local_jobs=1,
+            reach=lambda cell, scratch=scratch: steps_finished(folder_of(cell, scratch)),
+            say=print,
+        )
+        run_cells(cells, store, scratch, carry, lambda done, total: None)
+        kept[on] = sorted(store.path.read_text().splitlines())
+    assert len(kept["local"]) == 2
+    assert kept["slurm"] == kept["ray"] == kept["local"]
 
 
 def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare, dietcl, blobs, tmp_path):

@@ -152,7 +152,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 def configured(manifest: Manifest, name: str, arm: Arm) -> RunConfig:
     """Return what a study of the setup would run, with a label in every class: two images are too few for its rate."""
-    config = Study(name, Path("out"), Path("scratch"), manifest(name), jobs=1).cell(arm, Point(), 0).config
+    config = Study(name, Path("out")).cell(arm, Point(), 0).config
     recipe = replace(config.recipe, at_least_one=True)
     return replace(config, stream=str(manifest_of(name, manifest(name))), recipe=recipe)
 
@@ -163,7 +163,7 @@ def configured(manifest: Manifest, name: str, arm: Arm) -> RunConfig:
 @SETUPS
 def test_a_setup_is_that_of_the_paper(manifest: Manifest, name: str, tmp_path: Path) -> None:
     paper = PAPER[name]
-    cell = Study(name, tmp_path, tmp_path, manifest(name), jobs=1).cell(DIETCL, Point(), 0)
+    cell = Study(name, tmp_path).cell(DIETCL, Point(), 0)
     config = cell.config
     assert (
         cell.key == f"dietcl as dietcl/S {paper.updates}/B {paper.updates * 4 // 5}/rate {paper.label_rate}/T 20/seed 0"

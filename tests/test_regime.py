@@ -1,17 +1,12 @@
 """The comparison with Replay: fixed in advance, equal effort, nothing chosen on what is reported, nothing run twice."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from dietcl.errors import UserError
 from dietcl.experiments import regime
-from dietcl.experiments.cells import Cell, Store, run_cells
 from dietcl.experiments.sheets import Sheet
 from oracle import Oracle
-from tiny import tiny_config
 
 
 class Study(Oracle, regime.Study):
@@ -73,26 +68,6 @@ def test_the_comparison_pairs_seeds_and_prints_the_regime(tmp_path):
     assert row[1] == f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
     (dietcl,) = {cell.config.method_config.threshold for cell in study.asked if cell.config.method == "dietcl"}
     assert dietcl == "320"
-
-
-def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
-    config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
-    cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
-    store = Store(tmp_path / "cells.jsonl")
-    assert list(run_cells(cells, store, tmp_path / "scratch", jobs=2))[-1] == (2, 2)
-    lines = (tmp_path / "cells.jsonl").read_text().splitlines()
-    assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
-    again = Store(tmp_path / "cells.jsonl")
-    assert list(run_cells(cells, again, tmp_path / "nowhere", jobs=2)) == [(2, 2)]
-    # Another configuration under the same key is not done; a line torn by a crash is not either.
-    assert replace(cells[0], config=replace(config, budget="2")) not in again
-    assert cells[1] in again
-    (tmp_path / "torn.jsonl").write_text((tmp_path / "cells.jsonl").read_text()[:-10])
-    whole = json.loads(lines[0])["key"]  # whichever was finished first
-    assert [cell.key for cell in cells if cell in Store(tmp_path / "torn.jsonl")] == [whole]
-    result = again.result(cells[0])
-    assert result.summary.learned == 2
-    assert result.facts["labels"] == 16
 
 
 def test_a_sheet_reads_the_same_as_markdown():

@@ -45,7 +45,7 @@ def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
     written = {path.suffix for path in folder.glob("sampling.*")}
     assert written == {".json", ".md", ".tex", ".png", ".svg", ".html"}
     found = json.loads((folder / "sampling.json").read_text())
-    study = studies.Study("few", tmp_path / "results", tmp_path, None, jobs=0)
+    study = studies.Study("few", tmp_path / "results")
     assert found["updates"] == round(1.25 * study.peak)
     keys = [key for row in found["rows"] for key in row["keys"]]
     lines = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
 from dietcl.experiments.study import Missing, Study, seeds_of
 from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
+from dietcl.parallel import in_processes
 from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import build_stream
@@ -140,7 +142,7 @@ def test_seeds_come_one_after_the_other_and_decisive_arms_get_two_more(study):
 
 def test_a_study_without_jobs_looks_up_and_never_runs(study, tmp_path):
     study.measure(s.SUITES["sampling"], seeds=1)
-    reader = Study("glyphs", tmp_path, tmp_path, None, jobs=0)
+    reader = Study("glyphs", tmp_path)
     assert len(reader.finished(s.ER, Point())) == 3
     with pytest.raises(Missing, match=r"er as er/S 250"):
         reader.finished(s.ER, Point(updates=2500))
@@ -169,12 +171,19 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
     cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
     store = Store(tmp_path / "cells.jsonl")
-    assert list(run_cells(cells, store, tmp_path / "scratch", jobs=2))[-1] == (2, 2)
+    said = []
+    carry = partial(in_processes, jobs=2)
+    run_cells(cells, store, tmp_path / "scratch", carry, lambda *told: said.append(told))
+    assert said[0] == (0, 2)
+    assert said[-1] == (2, 2)
+    assert said == sorted(said)
     assert not list((tmp_path / "scratch").iterdir())
     lines = (tmp_path / "cells.jsonl").read_text().splitlines()
     assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
     again = Store(tmp_path / "cells.jsonl")
-    assert list(run_cells(cells, again, tmp_path / "nowhere", jobs=2)) == [(2, 2)]
+    run_cells(cells, again, tmp_path / "nowhere", carry, lambda *told: said.append(told))
+    assert said[-1] == (2, 2)
+    assert not (tmp_path / "nowhere").exists()
     # Another configuration under the same key is not done; a line torn by a crash is not either.
     assert replace(cells[0], hash="another") not in again
     assert cells[1] in again
@@ -186,6 +195,16 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     assert result.facts["labels"] == 16
     assert result.facts["updates"] == 2
     assert set(result.facts["flops"]) == {"labeled"}  # evaluation is free
+
+
+def test_a_cell_that_fails_stops_no_other_and_leaves_a_log(blobs, tmp_path):
+    good = tiny_config(blobs, "naive", budget="1")
+    cells = [Cell("bad", replace(good, first_time_steps=99), "0"), Cell("good", replace(good, first_time_steps=1), "1")]
+    store = Store(tmp_path / "cells.jsonl")
+    with pytest.raises(UserError, match="1 of 2 runs failed, the others are done; the first: bad: --first-time"):
+        run_cells(cells, store, tmp_path / "scratch", partial(in_processes, jobs=1), lambda *told: None)
+    assert cells[1] in store
+    assert "the stream has only" in (tmp_path / "scratch" / "bad-0.failed.log").read_text()
 
 
 def test_held_out_images_are_training_images_and_no_test_image_is_left(tmp_path, monkeypatch):

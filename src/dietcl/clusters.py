@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any, Literal
 
 from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import default_cache
-from dietcl.parallel import Item, Outcome, Progress, Value, Work, attempt, is_restarted, use_threads
+from dietcl.parallel import Item, Outcome, Progress, Value, Work, attempt, in_processes, is_restarted, use_threads
 from dietcl.stopping import STOPPED
 
 On = Literal["local", "slurm", "ray"]
 # Tells how far an item is from what lies in the shared folders: no pipe leads to another machine.
 Reach = Callable[[Item], float]
+# Does the work on every item, reports how far each is, and yields what became of them.
+Carrier = Callable[..., Iterator[Outcome[Any]]]
 
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
     "slurm": {
@@ -61,6 +64,30 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
         if name == "num_gpus" and found[name] > 1 and not found[name].is_integer():
             raise UserError(f"--cluster {name}={value}: Ray gives out parts of one GPU, or whole ones")
     return found
+
+
+def carrier(
+    on: On,
+    cluster: str,
+    jobs: int | None,
+    *,
+    folder: Path,
+    local_jobs: int,
+    reach: Reach[Item],
+    say: Callable[[str], None],
+    again: Work[Item, Value] | None = None,
+) -> Carrier:
+    """Return what does work on many items where it is wanted; what is missing there is said before anything starts.
+
+    Jobs of SLURM keep their files in the folder; without --jobs there are as many at a time as are told for here.
+    """
+    given = cluster_options(on, cluster)
+    if on == "slurm":
+        return partial(on_slurm, executor=slurm_executor(folder, given, jobs), reach=reach, again=again)
+    if on == "ray":
+        need("ray", "ray")
+        return partial(on_ray, options=given, jobs=jobs, reach=reach, say=say)
+    return partial(in_processes, jobs=jobs or local_jobs)
 
 
 def need(package: Literal["submitit", "ray"], on: On) -> Any:
@@ -237,6 +264,14 @@ def _outcome(number: int, job: Any) -> Outcome[Any]:
                 return outcome
             failure = outcome.failure
     return Outcome(number, None, f"job {job.job_id}: {job.paths.stdout}, {job.paths.stderr}\n\n{failure}")
+
+
+def steps_finished(folder: Path) -> float:
+    """Return how many time steps the run in a folder has finished, according to its journal."""
+    try:
+        return (folder / "events.jsonl").read_bytes().count(b'"step_end"')
+    except OSError:
+        return 0
 
 
 def _connect(ray: Any, address: str | None) -> None:

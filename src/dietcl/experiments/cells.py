@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.clusters import Carrier
 from dietcl.config import RunConfig
 from dietcl.errors import NotFinite, UserError
 from dietcl.metrics import Summary, summarize
 from dietcl.models.presets import OWN_PATCHES
-from dietcl.parallel import in_processes
 
 _MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that are kept
 
@@ -70,27 +70,56 @@ class Store:
         return Result(cell.key, summarize(*_matrices(entry)), entry["facts"], entry.get("failure"))
 
 
-def run_cells(cells: Sequence[Cell], store: Store, scratch: Path, jobs: int) -> Iterator[tuple[int, int]]:
-    """Run what is not done yet, several at a time with one thread each; yields (done, all) as they finish."""
+def run_cells(
+    cells: Sequence[Cell], store: Store, scratch: Path, carry: Carrier, report: Callable[[float, int], None]
+) -> None:
+    """Run what is not done yet, and report how many are, also in part; one that fails does not stop the others."""
     waiting = [cell for cell in cells if cell not in store]
-    yield len(cells) - len(waiting), len(cells)
-    outcomes = in_processes(partial(_run, scratch), waiting, jobs)
-    for number, outcome in enumerate(outcomes, start=1):
+    shares = [0.0] * len(waiting)
+    failures = []
+
+    def advance(number: int, share: float) -> None:
+        shares[number] = share
+        report(len(cells) - len(waiting) + sum(shares), len(cells))
+
+    report(len(cells) - len(waiting), len(cells))
+    work = partial(_run, scratch)
+    for outcome in carry(work, waiting, progress=lambda number, t: advance(number, t / _length(waiting[number]))):
         if outcome.value is None:
-            raise UserError(f"{waiting[outcome.number].key}: {outcome.failure}")
-        store.add(outcome.value)
-        yield len(cells) - len(waiting) + number, len(cells)
+            failures.append(_log(waiting[outcome.number], outcome.failure or "", scratch))
+        else:
+            store.add(outcome.value)
+            advance(outcome.number, 1.0)
+    if failures:
+        raise UserError(f"{len(failures)} of {len(cells)} runs failed, the others are done; the first: {failures[0]}")
+
+
+def folder_of(cell: Cell, scratch: Path) -> Path:
+    """Return where a cell is run."""
+    slug = re.sub(r"[^\w.]+", "-", cell.key)
+    return scratch / f"{slug}-{cell.hash}"
+
+
+def _length(cell: Cell) -> int:
+    return cell.config.first_time_steps or cell.config.recipe.time_steps
+
+
+def _log(cell: Cell, failure: str, scratch: Path) -> str:
+    """Write down why a cell failed; returns that in a sentence."""
+    log = folder_of(cell, scratch).with_suffix(".failed.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(failure, encoding="utf-8")
+    return f"{cell.key}: {failure.strip().splitlines()[-1]} (log: {log})"
 
 
 def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str, Any]:
     """Carry out a run in a folder of its own, which is removed once its counts are known."""
     from dietcl.run import execute
 
-    slug = re.sub(r"[^\w.]+", "-", cell.key)
-    folder = scratch / f"{slug}-{cell.hash}"
-    failure = None
+    folder, failure = folder_of(cell, scratch), None
+    device = _device(cell.config)
     try:
-        execute(cell.config, folder, device=_device(cell.config), progress=lambda t, fraction: report(fraction))
+        execute(cell.config, folder, device=device, progress=lambda t, share: report(max(0, t - 1) + share))
     except NotFinite as stop:
         failure = str(stop)
     entry = {"key": cell.key, "hash": cell.hash, **_measured(cell.config, folder, failure)}

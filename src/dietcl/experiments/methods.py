@@ -10,6 +10,7 @@ the rates that won.
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dietcl.errors import UserError
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
 from dietcl.experiments.sheets import Sheet, put_between
 from dietcl.methods import every_method
+from dietcl.parallel import in_processes
 from dietcl.streams.sources.glyphs import Glyphs
 from dietcl.verbs.options import parse
 from dietcl.verbs.settings import method_defaults, run_config, shared_fields
@@ -132,8 +134,10 @@ class Study:
         return Cell(f"{stage}/{method}/lr {trial.lr:g}, head {trial.head_lr:g}/seed {seed}", config, config.hash())
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
-        for done, total in run_cells(cells, self.store, self.options.scratch, self.options.jobs):
-            print(f"{title}: {done} of {total}", file=sys.stderr, flush=True)
+        def report(done: float, total: int) -> None:
+            print(f"{title}: {done:.0f} of {total}", file=sys.stderr, flush=True)
+
+        run_cells(cells, self.store, self.options.scratch, partial(in_processes, jobs=self.options.jobs), report)
 
 
 def _result_sheet(results: dict[str, list[Result]]) -> Sheet:

@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from dietcl.experiments.cells import Cell, Result, Store, run_cells
 from dietcl.experiments.sheets import Sheet
 from dietcl.methods import method_config
 from dietcl.metrics import paired_difference
+from dietcl.parallel import in_processes
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
 from dietcl.verbs.options import parse
@@ -201,9 +203,11 @@ class Study:
         return Cell(f"{stage}/{method}/{budget} updates/{rates}/seed {seed}", config, config.hash())
 
     def _run(self, cells: Sequence[Cell], title: str) -> None:
-        progress = run_cells(cells, self.store, self.options.scratch / self.options.stream, self.options.jobs)
-        for done, total in progress:
-            print(f"{title}: {done} of {total}", file=sys.stderr, flush=True)
+        def report(done: float, total: int) -> None:
+            print(f"{title}: {done:.0f} of {total}", file=sys.stderr, flush=True)
+
+        carry = partial(in_processes, jobs=self.options.jobs)
+        run_cells(cells, self.store, self.options.scratch / self.options.stream, carry, report)
 
     def _mean_final(self, cells: Sequence[Cell]) -> float:
         return float(np.mean([self.store.result(cell).summary.final_pooled for cell in cells]))

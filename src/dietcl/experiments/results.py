@@ -16,7 +16,7 @@ SHOWN = ("table1", "regimes")
 
 def studies(out: Path) -> list[Study]:
     """Return the studies that have counts in a folder, in the order of the setups."""
-    return [Study(name, out, Path(), None, jobs=0) for name in SETUPS if (out / name / "cells.jsonl").is_file()]
+    return [Study(name, out) for name in SETUPS if (out / name / "cells.jsonl").is_file()]
 
 
 def claim_sheet(out: Path) -> Sheet:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dietcl.clusters import Carrier
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.experiments import trials
@@ -25,7 +26,7 @@ FIRST_BUDGET, LAST_BUDGET = 10, 2560
 MORE_SEEDS = 2
 HELD_OUT = "/held-out"
 """After a setup's name: its stream with training images in the place of the test images."""
-Report = Callable[[str, int, int], None]  # what is being run, cells done, cells in all
+Report = Callable[[str, float, int], None]  # what is being run, how many cells of it are done, and how many there are
 
 
 class Missing(Exception):
@@ -47,15 +48,21 @@ def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
 
 
 class Study:
-    """One setup; counts lie in the folder `out`, unfinished runs in `scratch`; without jobs it only looks up."""
+    """One setup; counts lie in the folder `out`, unfinished runs in `scratch`; without a carrier it only looks up."""
 
     def __init__(
-        self, name: str, out: Path, scratch: Path, data: Path | None, jobs: int, report: Report = lambda *told: None
+        self,
+        name: str,
+        out: Path,
+        scratch: Path = Path(),
+        data: Path | None = None,
+        carry: Carrier | None = None,
+        report: Report = lambda *told: None,
     ) -> None:
         self.name, self.setup, self.data = name, setup_named(name), data
         self.cells = Store(out / name / "cells.jsonl")
         self.searched = Store(out / name / "search.jsonl")
-        self._scratch, self._jobs, self._report = scratch / name, jobs, report
+        self._scratch, self._carry, self._report = scratch / name, carry, report
         self._chosen: dict[str, Trial] = {}
 
     @cached_property
@@ -231,7 +238,7 @@ class Study:
         waiting = {cell.key: cell for cell in cells if cell not in store}
         if not waiting:
             return
-        if not self._jobs:
+        if self._carry is None:
             raise Missing(next(iter(waiting)))
         manifest = manifest_of(self.name, self.data)
         where = {self.name: manifest}
@@ -241,8 +248,7 @@ class Study:
             replace(cell, config=replace(cell.config, stream=str(where[cell.config.stream])))
             for cell in waiting.values()
         ]
-        for done, total in run_cells(ready, store, self._scratch, self._jobs):
-            self._report(title, done, total)
+        run_cells(ready, store, self._scratch, self._carry, lambda done, total: self._report(title, done, total))
 
     def _mean_final(self, cells: Sequence[Cell]) -> float:
         """Return the mean A(T) over cells; a run that diverged scored nothing."""

@@ -4,18 +4,18 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dietcl.clusters import On, cluster_options, need, on_ray, on_slurm, slurm_executor
+from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
-from dietcl.parallel import Outcome, cores, in_processes
+from dietcl.parallel import cores
 from dietcl.stopping import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
@@ -135,7 +135,7 @@ def _compare(runs: Sequence[Run], options: Options) -> int:
 
     console = Console(stderr=True)
     _refuse_to_overwrite(options.out)
-    do_all = _place(options, console)
+    do_all = _carrier(options, console)
     # Drawn once before several processes want it; and what cannot be started is refused before anything is.
     streams = {config.seed: open_stream(config)[0] for config, _ in runs}
     due = list(runs)
@@ -168,30 +168,21 @@ def _refuse_to_overwrite(out: Path) -> None:
         raise UserError(f"{out}: holds a report.html that is not about runs in this folder; choose another --out")
 
 
-def _place(options: Options, console: "Console") -> Callable[..., Iterator[Outcome[bool]]]:
-    """Return what does work on many runs where it is wanted; what is missing there is said before anything starts."""
+def _carrier(options: Options, console: "Console") -> Carrier:
     from dietcl.engine.device import pick_device
 
-    given = cluster_options(options.on, options.cluster)
-    if options.on == "slurm":
-        executor = slurm_executor(options.out / ".jobs", given, options.jobs)
+    is_local = options.on == "local"
+    return carrier(
+        options.on,
+        options.cluster,
+        options.jobs,
+        folder=options.out / ".jobs",
+        local_jobs=cores() if not is_local or pick_device(options.device).type == "cpu" else 1,
+        reach=lambda run: steps_finished(run[1]),
+        say=partial(console.print, markup=False, soft_wrap=True),
         # A requeued run must not start over.
-        again = _Work(options.device, False, options.bad_images, options.precision)
-        return partial(on_slurm, executor=executor, reach=_steps_finished, again=again)
-    if options.on == "ray":
-        need("ray", "ray")
-        say = partial(console.print, markup=False, soft_wrap=True)
-        return partial(on_ray, options=given, jobs=options.jobs, reach=_steps_finished, say=say)
-    device = pick_device(options.device)
-    return partial(in_processes, jobs=options.jobs or (cores() if device.type == "cpu" else 1))
-
-
-def _steps_finished(run: Run) -> float:
-    """Return how many time steps a run has finished, according to its journal."""
-    try:
-        return (run[1] / "events.jsonl").read_bytes().count(b'"step_end"')
-    except OSError:
-        return 0
+        again=_Work(options.device, False, options.bad_images, options.precision),
+    )
 
 
 def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
@@ -207,9 +198,7 @@ def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
     return [run for group in groups for run in group]
 
 
-def _carry_out(
-    runs: Sequence[Run], options: Options, do_all: Callable[..., Iterator[Outcome[bool]]], console: "Console"
-) -> set[Path]:
+def _carry_out(runs: Sequence[Run], options: Options, do_all: Carrier, console: "Console") -> set[Path]:
     """Execute the runs and show how far they are; returns the folders of those that failed."""
     from rich.progress import (
         BarColumn,

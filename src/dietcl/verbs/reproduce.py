@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.errors import UserError
 from dietcl.parallel import cores
 from dietcl.verbs.options import parse
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dietcl.experiments.study import Report
 
 DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
@@ -45,7 +48,11 @@ class Options:
     seeds: int = 3
     """Runs of each method, with the seeds 0, 1, and so on; the decisive ones get two more where claims rest on them."""
     jobs: int | None = None
-    """Runs at a time, one thread each (as many as there are cores)."""
+    """Runs at a time, one thread each (as many as there are cores; on a cluster all)."""
+    on: On = "local"
+    """Where the runs are carried out: in processes on this machine, as jobs of SLURM, or as tasks of Ray."""
+    cluster: str = ""
+    """What each run gets there, with commas, as in `dietcl compare`."""
     out: Path = Path("results")
     """Where the counts, tables and pictures go, in a folder for each stream."""
     scratch: Path = Path("runs/reproduce")
@@ -58,6 +65,7 @@ class Options:
             raise UserError(f"--seeds {self.seeds}: give at least 1")
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+        cluster_options(self.on, self.cluster)
 
 
 def main(arguments: list[str]) -> int:
@@ -82,14 +90,29 @@ def main(arguments: list[str]) -> int:
 
     console = Console()
     with _bars() as report:
-        jobs = options.jobs or cores()
-        study = Study(options.stream, options.out, options.scratch, options.data, jobs, report)
+        study = Study(options.stream, options.out, options.scratch, options.data, _carrier(options, console), report)
         for name, suite in suites.items():
             folder = options.out / options.stream
             for sheet in publish(study, name, suite, study.measure(suite, options.seeds), folder):
                 console.print(sheet.table(), "")
             console.print(f"page: {folder / name}.html", soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _carrier(options: Options, console: "Console") -> Carrier:
+    from functools import partial
+
+    from dietcl.experiments.cells import folder_of
+
+    return carrier(
+        options.on,
+        options.cluster,
+        options.jobs,
+        folder=options.scratch / ".jobs",
+        local_jobs=cores(),
+        reach=lambda cell: steps_finished(folder_of(cell, options.scratch / options.stream)),
+        say=partial(console.print, markup=False, soft_wrap=True),
+    )
 
 
 def _claims(options: Options) -> int:
@@ -108,19 +131,21 @@ def _claims(options: Options) -> int:
 def _bars() -> Iterator["Report"]:
     """Show how far each stage is, as a bar, or as a line now and then where no terminal is watching."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"))
     bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-    tasks = {}
+    tasks: dict[str, TaskID] = {}
+    said: dict[str, int] = {}
 
-    def report(title: str, done: int, total: int) -> None:
+    def report(title: str, done: float, total: int) -> None:
         if title not in tasks:
             tasks[title] = bars.add_task(title, total=total)
+        if not console.is_terminal and int(done) != said.get(title):
+            said[title] = int(done)
+            console.print(f"{title}: {said[title]} of {total}", soft_wrap=True, markup=False, highlight=False)
         bars.update(tasks[title], completed=done, total=total)
-        if not console.is_terminal:
-            console.print(f"{title}: {done} of {total}", soft_wrap=True, markup=False, highlight=False)
 
     with bars:
         yield report
