@@ -4,10 +4,10 @@ import pytest
 
 from dietcl.experiments import suites as s
 from dietcl.experiments.claims import CLAIMS, Contrast, Evidence, contrasts_of, judge
-from dietcl.experiments.results import claim_sheet, studies
+from dietcl.experiments.show.results import claim_sheet, studies
+from dietcl.experiments.show.views import final
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES, Point
-from dietcl.experiments.views import final
 from ruled import RuledStudy
 
 

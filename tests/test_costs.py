@@ -6,7 +6,7 @@ import pytest
 
 from dietcl.experiments import costs
 from dietcl.experiments.arithmetic import ARITHMETIC
-from dietcl.experiments.sheets import marks
+from dietcl.experiments.show.sheets import marks
 from dietcl.methods import METHODS
 
 ONLY = {"linear_probe:sgd": {"head"}, "ranpac:frozen": {"features", "end"}}

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.experiments.canvas import apart, is_dietcl, style_of
 from dietcl.experiments.cells import Result
-from dietcl.experiments.drawings import draw
-from dietcl.experiments.scale import Scale
+from dietcl.experiments.show.canvas import apart, is_dietcl, style_of
+from dietcl.experiments.show.drawings import draw
+from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import (
     CASSLE,

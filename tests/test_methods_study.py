@@ -7,7 +7,7 @@ import pytest
 
 from dietcl.config import PRESETS
 from dietcl.experiments import methods
-from dietcl.experiments.sheets import marks
+from dietcl.experiments.show.sheets import marks
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.verbs.train import parse_run
 from oracle import Oracle

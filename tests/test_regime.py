@@ -5,7 +5,7 @@ import pytest
 
 from dietcl.errors import UserError
 from dietcl.experiments import regime
-from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.show.sheets import Sheet
 from oracle import Oracle
 
 

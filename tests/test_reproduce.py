@@ -63,7 +63,7 @@ def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
 
 
 def test_every_suite_writes_every_kind_of_file(tmp_path):
-    from dietcl.experiments.publish import publish
+    from dietcl.experiments.show.publish import publish
 
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3 + 0.01 * (cell.config.seed % 100))
     for name, suite in SUITES.items():
@@ -78,8 +78,8 @@ def test_every_suite_writes_every_kind_of_file(tmp_path):
 
 
 def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
-    from dietcl.experiments.publish import scale_of
-    from dietcl.experiments.views import sheets_of
+    from dietcl.experiments.show.publish import scale_of
+    from dietcl.experiments.show.views import sheets_of
 
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
     shown = {}

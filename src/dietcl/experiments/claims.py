@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from dietcl.experiments import suites as s
 from dietcl.experiments.cells import Result
+from dietcl.experiments.show.views import Measure, after, average, drop, final, new_classes, unevenness
 from dietcl.experiments.study import Missing, Study
 from dietcl.experiments.suites import Arm, Group, Point
-from dietcl.experiments.views import Measure, after, average, drop, final, new_classes, unevenness
 from dietcl.metrics import paired_difference
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]

@@ -20,7 +20,7 @@ from dietcl.engine.net import Net
 from dietcl.engine.search import Silent
 from dietcl.errors import UserError
 from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
-from dietcl.experiments.sheets import Sheet, put_between
+from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
 from dietcl.parallel import in_processes

@@ -19,7 +19,7 @@ from rich.console import Console
 from dietcl.config import PRESETS
 from dietcl.errors import UserError
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
-from dietcl.experiments.sheets import Sheet, put_between
+from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.methods import every_method
 from dietcl.parallel import in_processes
 from dietcl.streams.sources.glyphs import Glyphs

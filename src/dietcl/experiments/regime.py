@@ -21,7 +21,7 @@ from rich.console import Console
 from dietcl.config import PRESETS, RunConfig
 from dietcl.errors import UserError
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
-from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.show.sheets import Sheet
 from dietcl.methods import method_config
 from dietcl.metrics import paired_difference
 from dietcl.parallel import in_processes

@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from dietcl.experiments.publish import publish
+    from dietcl.experiments.show.publish import publish
     from dietcl.experiments.study import Study
 
     console = Console()
@@ -118,7 +118,7 @@ def _carrier(options: Options, console: "Console") -> Carrier:
 def _claims(options: Options) -> int:
     from rich.console import Console
 
-    from dietcl.experiments.results import claim_sheet, write_results
+    from dietcl.experiments.show.results import claim_sheet, write_results
 
     Console().print(claim_sheet(options.out).table())
     if options.write is not None:

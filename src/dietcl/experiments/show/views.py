@@ -6,8 +6,8 @@ import numpy as np
 
 from dietcl.experiments import paper
 from dietcl.experiments.cells import Result
-from dietcl.experiments.scale import Scale
-from dietcl.experiments.sheets import Sheet
+from dietcl.experiments.show.scale import Scale
+from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import DIETCL, Suite
 from dietcl.metrics import paired_difference

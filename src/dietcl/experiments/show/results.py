@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dietcl.experiments.claims import CLAIMS, Contrast, contrasts_of, judge
-from dietcl.experiments.publish import scale_of
 from dietcl.experiments.setups import SETUPS
-from dietcl.experiments.sheets import Sheet, put_between
+from dietcl.experiments.show.publish import scale_of
+from dietcl.experiments.show.sheets import Sheet, put_between
+from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Measured, Missing, Study
 from dietcl.experiments.suites import SUITES
-from dietcl.experiments.views import sheets_of
 
 SHOWN = ("table1", "regimes")
 """Suites whose tables stand in RESULTS.md; the others are linked."""

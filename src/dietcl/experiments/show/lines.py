@@ -6,9 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from dietcl.experiments.canvas import BARS, End, canvas, curve, is_dietcl, label_ends, shade_styles, style_of, trend
 from dietcl.experiments.cells import Result
-from dietcl.experiments.shown import Floats, Shown, along, final, known_mean, known_spread, percent
+from dietcl.experiments.show.canvas import (
+    BARS,
+    End,
+    canvas,
+    curve,
+    is_dietcl,
+    label_ends,
+    shade_styles,
+    style_of,
+    trend,
+)
+from dietcl.experiments.show.shown import Floats, Shown, along, final, known_mean, known_spread, percent
 from dietcl.experiments.study import Measured
 from dietcl.metrics import Summary
 

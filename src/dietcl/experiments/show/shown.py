@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.experiments.scale import Scale
+from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import Point
 from dietcl.metrics import Summary

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.experiments import suites
-from dietcl.experiments.shown import Floats, known_mean, known_spread
+from dietcl.experiments.show.shown import Floats, known_mean, known_spread
 from dietcl.experiments.suites import DIETCL, SUITES, Arm
 from dietcl.report.style import PALETTE, PATTERNS, QUIET, Look, look
 

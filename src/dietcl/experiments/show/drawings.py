@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dietcl.experiments import drawings_of_lines
-from dietcl.experiments.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
-from dietcl.experiments.scale import Scale
-from dietcl.experiments.shown import Floats, Shown, final, known_mean, percent, spread_text
+from dietcl.experiments.show import lines
+from dietcl.experiments.show.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
+from dietcl.experiments.show.scale import Scale
+from dietcl.experiments.show.shown import Floats, Shown, final, known_mean, percent, spread_text
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import Point, Suite, View
 from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
@@ -141,13 +141,13 @@ def _unit(largest: float) -> tuple[float, str]:
 
 _VIEWS: dict[View, Callable[[Shown], Any]] = {
     "table": _table,
-    "curves": drawings_of_lines.curves,
-    "lines": drawings_of_lines.lines,
-    "panels": drawings_of_lines.panels,
-    "steps": drawings_of_lines.thresholds,
-    "gap": drawings_of_lines.gap,
-    "stages": drawings_of_lines.stages,
-    "origins": drawings_of_lines.origins,
+    "curves": lines.curves,
+    "lines": lines.lines,
+    "panels": lines.panels,
+    "steps": lines.thresholds,
+    "gap": lines.gap,
+    "stages": lines.stages,
+    "origins": lines.origins,
     "spending": _spending,
     "heads": _heads,
 }

@@ -1,0 +1,1 @@
+"""What suites measured, shown: tables, figures, pages and RESULTS.md."""
