@@ -22,7 +22,7 @@ Examples:
 
 Two options decide which further ones there are; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip)
-  --preset   micro, tiny, small, base or large; default micro
+  --preset   micro, nano, tiny, small, base or large; default micro
 
 A run that was stopped goes on when the same command is given again."""
 

@@ -30,7 +30,7 @@ Examples:
 Three options decide which further ones there are; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip); default glyphs
   --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
-  --preset   micro, tiny, small, base or large; default micro"""
+  --preset   micro, nano, tiny, small, base or large; default micro"""
 
 
 @dataclass(frozen=True, kw_only=True)
