@@ -93,6 +93,6 @@ def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
 def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):
     RuledStudy("glyphs", tmp_path, lambda cell: 0.4).measure(SUITES["sampling"], seeds=1)
     assert [study.name for study in studies(tmp_path)] == ["glyphs"]
-    rows = {row[0]: row[2] for row in claim_sheet(tmp_path).rows}
+    rows = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
     assert rows["The masked loss helps"] == "not run"
     assert rows["Balanced sampling beats uniform in ER"].startswith("**cannot tell** (balanced less uniform: +0.0")

@@ -23,10 +23,11 @@ def claim_sheet(out: Path) -> Sheet:
     """Return the verdict on every claim by setup, with the differences that decide it."""
     found = studies(out)
     rows = tuple(
-        (claim.text, f"`{claim.suite}`", *(_cell(contrasts_of(claim, study)) for study in found)) for claim in CLAIMS
+        (claim.text, claim.paper, f"`{claim.suite}`", *(_cell(contrasts_of(claim, study)) for study in found))
+        for claim in CLAIMS
     )
     title = "Differences in points, paired by seed, with 95 % intervals; of several, the one furthest from the claim."
-    return Sheet(title, ("claim", "suite", *(study.setup.title for study in found)), rows)
+    return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in found)), rows)
 
 
 def _cell(contrasts: list[Contrast]) -> str:
