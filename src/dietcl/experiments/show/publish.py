@@ -56,7 +56,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _command(study: Study, name: str) -> str:
-    return f"dietcl reproduce {name} --stream {study.name}"
+    return f"dietcl reproduce {name} --stream {study.name}" + (" --data FOLDER" if study.setup.pack else "")
 
 
 def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> dict[str, Any]:
