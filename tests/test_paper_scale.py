@@ -22,7 +22,7 @@ from dietcl.engine.position import StepPosition
 from dietcl.engine.search import Silent
 from dietcl.experiments.setups import manifest_of
 from dietcl.experiments.study import Study
-from dietcl.experiments.suites import DIETCL, ER, Arm, Point
+from dietcl.experiments.suites import DIETCL, Point
 from dietcl.methods.base import Phase
 from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network, build_network
@@ -150,9 +150,9 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return cache(lambda name: makers[name](tmp_path_factory.mktemp(name)))
 
 
-def configured(manifest: Manifest, name: str, arm: Arm) -> RunConfig:
+def configured(manifest: Manifest, name: str) -> RunConfig:
     """Return what a study of the setup would run, with a label in every class: two images are too few for its rate."""
-    config = Study(name, Path("out")).cell(arm, Point(), 0).config
+    config = Study(name, Path("out")).cell(DIETCL, Point(), 0).config
     recipe = replace(config.recipe, at_least_one=True)
     return replace(config, stream=str(manifest_of(name, manifest(name))), recipe=recipe)
 
@@ -182,7 +182,7 @@ def test_a_setup_is_that_of_the_paper(manifest: Manifest, name: str, tmp_path: P
     assert network.kept_patches == 49  # a quarter of 14 x 14
     # ViT-B is published with a head of 1,000 rows.
     assert sum(value.numel() for value in encoder.parameters()) == 86_567_656 - 1000 * 769
-    stream, _ = open_stream(configured(manifest, name, DIETCL))
+    stream, _ = open_stream(configured(manifest, name))
     assert len(stream.steps) == 20
     assert (stream.steps[-1].seen_classes, len(stream.steps[-1].new_classes)) == (paper.classes, paper.last)
 
@@ -207,7 +207,7 @@ def test_twenty_time_steps_plan_exactly_the_passes_of_the_paper(
 
     monkeypatch.setattr(engine_learner, "starting_network", weightless)
     monkeypatch.setattr(loop, "run_phase", booked)
-    stream, index = open_stream(config := configured(manifest, name, DIETCL))
+    stream, index = open_stream(config := configured(manifest, name))
     learner = assemble(config, stream, Equipment(index, torch.device("meta")), Silent())
     monkeypatch.setattr(learner.evaluator, "measure", lambda *of: None)
     run_through(learner)
@@ -274,7 +274,7 @@ def test_dietcl_makes_two_updates_in_the_last_time_step(
     manifest: Manifest, learner_of: Callable[..., Learner], name: str
 ) -> None:
     paper = PAPER[name]
-    learner = learner_of(configured(manifest, name, DIETCL), batch=3, t=20)
+    learner = learner_of(configured(manifest, name), batch=3, t=20)
     assert learner.network.head.classes == paper.classes - paper.last
     before = some_weights(learner)
     first, second = updates_of(learner)
@@ -295,7 +295,7 @@ def test_dietcl_makes_two_updates_in_the_last_time_step(
 def test_dietcl_makes_two_updates_in_the_first_time_step(
     manifest: Manifest, learner_of: Callable[..., Learner]
 ) -> None:
-    learner = learner_of(configured(manifest, "cloc", DIETCL), batch=2, t=1)
+    learner = learner_of(configured(manifest, "cloc"), batch=2, t=1)
     before = some_weights(learner)
     first, second = updates_of(learner)
     assert learner.network.head.weight.shape == (540, 768)  # 1,079 of 21,576 images, and the other one of a moment
@@ -307,18 +307,3 @@ def test_dietcl_makes_two_updates_in_the_first_time_step(
     assert first["loss"] == pytest.approx({"masked": math.log(540), "reconstruct": 1.5}, abs=1.4)
     assert all(map(math.isfinite, second["loss"].values()))
     assert learner.counts.count.tolist() == [[1]]
-
-
-def test_replay_makes_two_updates_in_the_last_time_step(manifest: Manifest, learner_of: Callable[..., Learner]) -> None:
-    learner = learner_of(configured(manifest, "cloc", ER), batch=2, t=20)
-    before = some_weights(learner)
-    first, second = updates_of(learner)
-    assert learner.network.head.weight.shape == (10_788, 768)
-    # Nothing is reconstructed.
-    assert unmoved(learner, before) == {name for name in before if name.startswith("decoder.")}
-    assert (first["phase"], first["lr"]) == ("replay", pytest.approx(4e-4))
-    assert (second["phase"], second["lr"]) == ("replay", pytest.approx(2.25e-4))
-    assert spending(learner) == {"labeled": (2, 2), "memory": (2, 2)}
-    assert first["loss"] == pytest.approx({"replay": math.log(10_788)}, abs=1.4)
-    assert math.isfinite(second["loss"]["replay"])
-    assert learner.counts.count.sum() == learner.counts.count[19].sum() == 1

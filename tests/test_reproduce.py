@@ -11,9 +11,17 @@ from dietcl.experiments import study as studies
 from dietcl.experiments import trials
 from dietcl.experiments.setups import SETUPS, Setup
 from dietcl.experiments.suites import SUITES, Point
+from dietcl.parallel import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.glyphs import Glyphs
+from dietcl.verbs import reproduce
 from ruled import RuledStudy
+
+
+def one_by_one(work, items, progress):
+    """Carry runs out in this process, which has imported all that they need."""
+    for number, item in enumerate(items):
+        yield attempt(work, item, number, lambda done, number=number: progress(number, done))
 
 
 @pytest.fixture
@@ -30,6 +38,7 @@ def few(monkeypatch):
     monkeypatch.setattr(studies, "FIRST_BUDGET", 1)
     monkeypatch.setattr(trials, "UPDATES", 1)
     monkeypatch.setattr(trials, "TIME_STEPS", 2)
+    monkeypatch.setattr(reproduce, "_carrier", lambda options, console: one_by_one)
     suite = replace(SUITES["sampling"], more_seeds=False, points=(Point(),))
     monkeypatch.setitem(SUITES, "sampling", suite)
 

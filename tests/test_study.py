@@ -19,6 +19,7 @@ from dietcl.methods import METHODS, every_method, method_config
 from dietcl.parallel import in_processes
 from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
+from dietcl.streams.sources.glyphs import Glyphs
 from dietcl.streams.stream import build_stream
 from ruled import RuledStudy
 from tiny import AMPLE, tiny_config, tiny_learner
@@ -189,7 +190,12 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     assert cells[1] in again
     (tmp_path / "torn.jsonl").write_text((tmp_path / "cells.jsonl").read_text()[:-10])
     whole = json.loads(lines[0])["key"]  # whichever was finished first
-    assert [cell.key for cell in cells if cell in Store(tmp_path / "torn.jsonl")] == [whole]
+    torn = Store(tmp_path / "torn.jsonl")
+    assert [cell.key for cell in cells if cell in torn] == [whole]
+    torn.add(json.loads(lines[1]))
+    assert (tmp_path / "torn.jsonl").read_text() == (tmp_path / "cells.jsonl").read_text()
+    torn.add({**json.loads(lines[1]), "hash": "another"})
+    assert len((tmp_path / "torn.jsonl").read_text().splitlines()) == 2
     result = again.result(cells[0])
     assert result.summary.learned == 2
     assert result.facts["labels"] == 16
@@ -207,10 +213,7 @@ def test_a_cell_that_fails_stops_no_other_and_leaves_a_log(blobs, tmp_path):
     assert "the stream has only" in (tmp_path / "scratch" / "bad-0.failed.log").read_text()
 
 
-def test_held_out_images_are_training_images_and_no_test_image_is_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("DIETCL_CACHE", str(tmp_path))
-    from dietcl.streams.sources.glyphs import Glyphs
-
+def test_held_out_images_are_training_images_and_no_test_image_is_left(monkeypatch):
     monkeypatch.setitem(
         SETUPS,
         "few",

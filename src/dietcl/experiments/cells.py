@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dietcl.clusters import Carrier
 from dietcl.config import RunConfig
 from dietcl.errors import NotFinite, UserError
+from dietcl.files import write_bytes
 from dietcl.metrics import Summary, summarize
 from dietcl.models.presets import OWN_PATCHES
 
@@ -47,22 +48,26 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines: dict[str, dict[str, Any]] = {}
-        if path.is_file():
-            for line in path.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):  # otherwise it was torn, and its cell is run again
-                    entry = json.loads(line)
-                    self._lines[entry["key"]] = entry
+        text = path.read_text() if path.is_file() else ""
+        self._is_whole = not text or text.endswith("\n")  # otherwise its last line was torn, and that cell is run again
+        for line in text.splitlines()[: None if self._is_whole else -1]:
+            entry = json.loads(line)
+            self._lines[entry["key"]] = entry
 
     def __contains__(self, cell: Cell) -> bool:
         return self._lines.get(cell.key, {}).get("hash") == cell.hash
 
     def add(self, entry: dict[str, Any]) -> None:
         """Keep a finished cell, in the place of one of the same key and another configuration."""
+        is_new = self._is_whole and entry["key"] not in self._lines
         self._lines[entry["key"]] = entry
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(line) + "\n" for line in self._lines.values()))
-        partial.replace(self.path)
+        if is_new:
+            with self.path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        else:
+            write_bytes(self.path, "".join(json.dumps(line) + "\n" for line in self._lines.values()).encode())
+            self._is_whole = True
 
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
