@@ -95,4 +95,4 @@ def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):
     assert [study.name for study in studies(tmp_path)] == ["glyphs"]
     rows = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
     assert rows["The masked loss helps"] == "not run"
-    assert rows["Balanced sampling beats uniform in ER"].startswith("**cannot tell** (balanced less uniform: +0.0")
+    assert rows["Balanced sampling beats uniform in ER"].startswith("cannot tell (balanced less uniform: +0.0")

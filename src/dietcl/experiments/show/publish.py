@@ -100,7 +100,7 @@ def _page(
 ) -> str:
     style = files("dietcl.report").joinpath("page.css").read_text("utf-8")
     data = base64.b64encode(pictures["svg"]).decode()
-    image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'
+    image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="width: 100%">'
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return "\n".join(
         [

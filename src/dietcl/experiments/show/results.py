@@ -23,7 +23,7 @@ def claim_sheet(out: Path) -> Sheet:
     """Return the verdict on every claim by setup, with the differences that decide it."""
     found = studies(out)
     rows = tuple(
-        (claim.text, claim.paper, f"`{claim.suite}`", *(_cell(contrasts_of(claim, study)) for study in found))
+        (claim.text, claim.paper, claim.suite, *(_cell(contrasts_of(claim, study)) for study in found))
         for claim in CLAIMS
     )
     title = "Differences in points, paired by seed, with 95 % intervals; of several, the one furthest from the claim."
@@ -35,9 +35,8 @@ def _cell(contrasts: list[Contrast]) -> str:
         return "not run"
     hold = sum(contrast.verdict == "holds" for contrast in contrasts)
     worst = min(contrasts, key=_support)
-    seeds = min(len(contrast.values) for contrast in contrasts)
     many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
-    return f"**{judge(contrasts)}** ({worst}; {seeds} seeds{many})"
+    return f"{judge(contrasts)} ({worst}; {len(worst.values)} seeds{many})"
 
 
 def _support(contrast: Contrast) -> float:

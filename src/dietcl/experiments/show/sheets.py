@@ -49,7 +49,10 @@ class Sheet:
     def html(self) -> str:
         """Return the sheet as an HTML table under its title."""
         head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+            for name, *cells in self.rows
+        )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         return f'<p class="say">{escape(self.title)}</p><div class="card scroll">{table}</div>'
 

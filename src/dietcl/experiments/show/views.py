@@ -114,12 +114,14 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     rows = []
     for entry in measured:
         own = [spread(entry.results, measure) for measure in (final, average, current, old, solved)]
+        if entry.arm.group == "reference":
+            own[1] = "–"  # it learns the stream at once
         if name == "table1":
             told = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
         else:
             told = [f"{theirs[entry.arm.title]:.2f}" if entry.arm.title in theirs else ""]
         rows.append((entry.arm.title, *own, str(len(entry.results)), *told))
-    header = (suite.title, "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
+    header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
     sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
     if name == "table1":
         sheets.append(_against(measured))
@@ -178,7 +180,7 @@ def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale)
     times = sorted({t for t in (1, 2, 3, 5, 10, 15, last) if t <= last})
     rows = tuple((entry.arm.title, *(spread(entry.results, after(t)) for t in times)) for entry in measured)
     title = f"Accuracy after time steps: percent, mean ± standard deviation over {_seeds(measured)}."
-    return [Sheet(title, (suite.title, *(f"t = {t}" for t in times)), rows)]
+    return [Sheet(title, ("method", *(f"t = {t}" for t in times)), rows)]
 
 
 def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -196,7 +198,7 @@ def _of_arms(columns: dict[str, Measure]) -> "_View":
             (entry.arm.title, *(spread(entry.results, measure) for measure in columns.values())) for entry in measured
         )
         title = f"Percent, mean ± standard deviation over {_seeds(measured)}."
-        return [Sheet(title, (suite.title, *columns), rows)]
+        return [Sheet(title, ("method", *columns), rows)]
 
     return view
 
@@ -216,7 +218,7 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
                 spread(entry.results, average),
             )
         )
-    header = (suite.title, "budget", "TFLOPs", "updates", "A(T)", "A")
+    header = ("method", "budget", "TFLOPs", "updates", "A(T)", "A")
     return [Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))]
 
 

@@ -1,0 +1,76 @@
+"""RESULTS.md and results/: every number is what the committed counts say, recomputed here by other means."""
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+
+from dietcl.experiments.show.results import studies, write_results
+from dietcl.experiments.show.sheets import marks
+from dietcl.experiments.suites import SUITES
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+SETUPS = [study.name for study in studies(RESULTS)]
+
+
+def counts(name: str) -> dict[str, dict]:
+    """Return the committed lines of a setup by their keys."""
+    lines = (json.loads(line) for line in (RESULTS / name / "cells.jsonl").read_text().splitlines())
+    return {line["key"]: line for line in lines}
+
+
+def final_accuracy(line: dict) -> float:
+    """Return A(T) in percent: the mean over time steps of origin that have test images."""
+    last = list(zip(line["correct"][-1], line["count"][-1], strict=True))
+    return 100 * fmean(right / count for right, count in last if count)
+
+
+def published(name: str) -> list[dict]:
+    """Return every suite of a setup that has been written, as its JSON."""
+    return [json.loads(path.read_text()) for path in (RESULTS / name / f"{s}.json" for s in SUITES) if path.is_file()]
+
+
+def block(name: str) -> str:
+    """Return what stands between marks in RESULTS.md."""
+    begin, end = marks(name)
+    return (ROOT / "RESULTS.md").read_text().partition(begin)[2].partition(end)[0]
+
+
+def test_results_md_is_what_the_command_writes(tmp_path):
+    copy = tmp_path / "RESULTS.md"
+    copy.write_text((ROOT / "RESULTS.md").read_text())
+    write_results(copy, RESULTS)
+    assert copy.read_text() == (ROOT / "RESULTS.md").read_text()
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_counts_are_counts(name):
+    for line in counts(name).values():
+        for right, count in zip(line["correct"], line["count"], strict=True):
+            assert all(0 <= r <= c and isinstance(r, int) for r, c in zip(right, count, strict=True))
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_every_published_accuracy_is_recomputed_from_the_counts(name):
+    lines = counts(name)
+    assert published(name)
+    for suite in published(name):
+        for row in suite["rows"]:
+            assert row["keys"]
+            for key, value in zip(row["keys"], row["A(T)"], strict=True):
+                assert 100 * value == pytest.approx(final_accuracy(lines[key]), abs=1e-9), key
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
+    lines, text = counts(name), block(name)
+    (table,) = (suite for suite in published(name) if suite["suite"] == "table1")
+    for row in table["rows"]:
+        values = [final_accuracy(lines[key]) for key in row["keys"]]
+        found = re.findall(rf"^\| {re.escape(row['arm'])} \| ([\d.]+) ± ([\d.]+) \|", text, re.MULTILINE)
+        assert found, row["arm"]
+        # Rounded to a tenth, of which a half may go either way.
+        assert [float(number) for number in found[0]] == pytest.approx([fmean(values), stdev(values)], abs=0.0501)
