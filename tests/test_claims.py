@@ -90,6 +90,16 @@ def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
     assert evidence.values(s.MASKED, final, Point()) == pytest.approx([35.0, 35.1])
 
 
+def test_a_lead_over_every_method_is_not_confirmed_by_some_of_them(tmp_path):
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.1 * (cell.config.method == "dietcl") + 0.2)
+    study.measure(s.suite_named("table1", "dietcl,er,linear_probe"), seeds=2)
+    cells = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
+    told = cells["DietCL is above every supervised method"]
+    assert told.startswith("cannot tell (DietCL less ER balanced: +10.0 ")
+    assert told.endswith("; 2 of 14 hold, 12 not run)")
+    assert cells["DietCL is above every semi-supervised method"] == "not run"
+
+
 def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):
     RuledStudy("glyphs", tmp_path, lambda cell: 0.4).measure(SUITES["sampling"], seeds=1)
     assert [study.name for study in studies(tmp_path)] == ["glyphs"]

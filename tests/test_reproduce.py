@@ -71,6 +71,19 @@ def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_methods_can_be_carried_out_one_after_the_other(few, tmp_path, capsys):
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command += ["--scratch", str(tmp_path / "runs")]
+    assert main([*command, "--methods", "er:uniform"]) == 0
+    found = json.loads((tmp_path / "results/few/sampling.json").read_text())
+    assert [row["method"] for row in found["rows"]] == ["er:uniform"]
+    assert found["command"] == "dietcl reproduce sampling --stream few --methods er:uniform"
+    assert main([*command, "--methods", "er"]) == 0
+    found = json.loads((tmp_path / "results/few/sampling.json").read_text())
+    assert [row["method"] for row in found["rows"]] == ["er:uniform", "er"]
+    assert found["command"] == "dietcl reproduce sampling --stream few"
+
+
 def test_every_suite_writes_every_kind_of_file(tmp_path):
     from dietcl.experiments.show.publish import publish
 
@@ -112,6 +125,7 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
         (["table1", "--stream", "cifar"], "--stream cifar: no such setup; choose from cifar100, "),
         (["table1", "--stream", "cifar100", "--data", "nowhere"], "nowhere/cifar100_32_webp.zip: no such file"),
         (["table1", "--stream", "cloc"], "--stream cloc: give its manifest"),
+        (["sampling", "--methods", "er,lwf"], "--methods lwf: sampling has no such method; choose from er:uniform, er"),
         (["table1", "--seeds", "0"], "--seeds 0: give at least 1"),
         (["table1", "--jobs", "0"], "--jobs 0: give at least 1"),
     ],

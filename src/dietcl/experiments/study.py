@@ -146,13 +146,30 @@ class Study:
             raise UserError(f"{self.name}: {result.key} has no result ({result.failure}); search lower rates")
         return measured
 
+    def found(self, suite: Suite) -> tuple[Suite, list[Measured]]:
+        """Return a suite without the arms that were not carried out, and what the others measured.
+
+        Raises Missing if no arm was carried out at every point.
+        """
+        arms, measured = [], []
+        for arm in suite.arms:
+            try:
+                measured += [Measured(arm, point, self.finished(arm, point)) for point in suite.points]
+            except Missing:
+                continue
+            arms.append(arm)
+        if not arms:
+            raise Missing(suite.title)
+        return replace(suite, arms=tuple(arms)), measured
+
     def finished(self, arm: Arm, point: Point) -> tuple[Result, ...]:
         """Return what an arm measured at a point, by seed, as far as it was carried out; raises Missing if not at all.
 
-        A seed counts only if all before it are there.
+        A seed counts only if all before it are there and have a result.
         """
         cells = (self.cell(arm, point, seed) for seed in itertools.count())
-        found = tuple(map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells)))
+        done = map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells))
+        found = tuple(itertools.takewhile(lambda result: not result.failure, done))
         if not found:
             raise Missing(self.cell(arm, point, 0).key)
         return found

@@ -5,7 +5,7 @@ A method or a control joins a suite by one more `Arm` in its list; a stream join
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dietcl.errors import UserError
@@ -251,8 +251,16 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def suite_named(name: str) -> Suite:
-    """Return a suite by its name."""
+def suite_named(name: str, methods: str = "all") -> Suite:
+    """Return a suite by its name, with the arms of some methods only (names with commas) or all."""
     if name not in SUITES:
         raise UserError(f"reproduce {name}: no such suite; choose from {', '.join(SUITES)}, all or claims")
-    return SUITES[name]
+    suite = SUITES[name]
+    if methods == "all":
+        return suite
+    known = list(dict.fromkeys(arm.method for arm in suite.arms))
+    wanted = [method.strip() for method in methods.split(",")]
+    for method in wanted:
+        if method not in known:
+            raise UserError(f"--methods {method}: {name} has no such method; choose from {', '.join(known)}, or all")
+    return replace(suite, arms=tuple(arm for arm in suite.arms if arm.method in wanted))

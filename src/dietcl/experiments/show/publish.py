@@ -14,7 +14,7 @@ from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.show.views import average, current, final, old, pooled, sheets_of, solved
 from dietcl.experiments.study import Measured, Study
-from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, Suite
+from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, SUITES, Suite
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
 from dietcl.report.style import MATPLOTLIB
@@ -41,7 +41,7 @@ def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured],
     heading = f"{study.setup.title}: {suite.title[0].lower()}{suite.title[1:]}"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", _plain(study, name, suite, measured, scale))
-    intro = f"# {heading}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name)}`\n"
+    intro = f"# {heading}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name, suite)}`\n"
     _write(folder / f"{name}.md", "\n".join([intro, *(sheet.markdown() for sheet in sheets)]))
     _write(folder / f"{name}.tex", "\n".join(sheet.latex() for sheet in sheets))
     pictures = _pictures(suite, measured, scale, heading)
@@ -55,8 +55,13 @@ def _write(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def _command(study: Study, name: str) -> str:
-    return f"dietcl reproduce {name} --stream {study.name}" + (" --data FOLDER" if study.setup.pack else "")
+def _command(study: Study, name: str, suite: Suite) -> str:
+    command = f"dietcl reproduce {name} --stream {study.name}"
+    if study.setup.pack:
+        command += " --data FOLDER"
+    if len(suite.arms) < len(SUITES[name].arms):
+        command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
+    return command
 
 
 def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], 
     return {
         "suite": name,
         "stream": study.name,
-        "command": _command(study, name),
+        "command": _command(study, name, suite),
         "updates": study.budget,
         "batch": study.batch,
         "rows": [
@@ -101,6 +106,7 @@ def _page(
     style = files("dietcl.report").joinpath("page.css").read_text("utf-8")
     data = base64.b64encode(pictures["svg"]).decode()
     image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="width: 100%">'
+    command = escape(_command(study, name, suite))
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return "\n".join(
         [
@@ -112,7 +118,7 @@ def _page(
             f'<p class="lede">{escape(suite.question)}</p></header><main>',
             f'<section><figure class="card panel" style="background: white">{image}</figure></section>',
             *(f"<section>{sheet.html()}</section>" for sheet in sheets),
-            f"</main><footer>Written by dietcl {__version__}: <code>{escape(_command(study, name))}</code></footer>",
+            f"</main><footer>Written by dietcl {__version__}: <code>{command}</code></footer>",
             "</body></html>\n",
         ]
     )

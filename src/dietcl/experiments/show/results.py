@@ -7,7 +7,7 @@ from dietcl.experiments.setups import SETUPS
 from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Measured, Missing, Study
+from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES
 
 SHOWN = ("table1", "regimes")
@@ -31,11 +31,14 @@ def claim_sheet(out: Path) -> Sheet:
 
 
 def _cell(contrasts: list[Contrast]) -> str:
-    if not contrasts:
+    measured = [contrast for contrast in contrasts if contrast.values]
+    if not measured:
         return "not run"
-    hold = sum(contrast.verdict == "holds" for contrast in contrasts)
-    worst = min(contrasts, key=_support)
+    hold = sum(contrast.verdict == "holds" for contrast in measured)
+    worst = min(measured, key=_support)
     many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
+    if len(measured) < len(contrasts):
+        many += f", {len(contrasts) - len(measured)} not run"
     return f"{judge(contrasts)} ({worst}; {len(worst.values)} seeds{many})"
 
 
@@ -47,34 +50,27 @@ def _support(contrast: Contrast) -> float:
     return low - contrast.bound if contrast.is_above else contrast.bound - high
 
 
-def measured_of(study: Study, name: str) -> list[Measured]:
-    """Return what of a suite was carried out; raises Missing unless every arm was at every point."""
-    suite = SUITES[name]
-    return [Measured(arm, point, study.finished(arm, point)) for arm in suite.arms for point in suite.points]
-
-
 def write_results(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
     put_between(path, "claims", claim_sheet(out).markdown())
     for study in studies(out):
-        put_between(path, study.name, stream_text(study, out.name))
+        put_between(path, study.name, stream_text(study, out))
 
 
-def stream_text(study: Study, folder: str) -> str:
-    """Return a stream's regime and tables, and links to its other suites."""
+def stream_text(study: Study, out: Path) -> str:
+    """Return a stream's regime and tables, and links to all suites that were published."""
     peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
     lines = [
         f"S* = {study.peak} updates of {study.batch} images, S = {study.budget}. Replay by budget on the search seeds: "
         f"{peaks}.\n"
     ]
     links = []
-    for name, suite in SUITES.items():
-        try:
-            measured = measured_of(study, name)
-        except Missing:
+    for name in SUITES:
+        if not (out / study.name / f"{name}.json").is_file():
             continue
-        links.append(f"[`{name}`]({folder}/{study.name}/{name}.md)")
+        links.append(f"[`{name}`]({out.name}/{study.name}/{name}.md)")
         if name in SHOWN:
-            lines.append(f"![{suite.title}]({folder}/{study.name}/{name}.png)\n")
+            suite, measured = study.found(SUITES[name])
+            lines.append(f"![{suite.title}]({out.name}/{study.name}/{name}.png)\n")
             lines += [sheet.markdown() for sheet in sheets_of(name, suite, measured, scale_of(study))]
     return "\n".join([*lines, f"All: {', '.join(links)}.\n"])

@@ -123,7 +123,7 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
         rows.append((entry.arm.title, *own, str(len(entry.results)), *told))
     header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
     sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
-    if name == "table1":
+    if name == "table1" and DIETCL in suite.arms:
         sheets.append(_against(measured))
     return sheets
 
@@ -134,7 +134,7 @@ def _pair(last: float | None, mean: float | None) -> str:
 
 def _against(measured: Sequence[Measured]) -> Sheet:
     """Return DietCL's lead over every other arm."""
-    ours = next(entry for entry in measured if entry.arm.title == DIETCL.title)
+    ours = next(entry for entry in measured if entry.arm == DIETCL)
     rows = tuple(
         (
             f"DietCL less {entry.arm.title}",
