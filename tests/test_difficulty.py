@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dietcl.experiments.regime import RECIPES
+from dietcl.experiments.difficulty import RECIPES
 from dietcl.experiments.ridge import ridge_accuracy
 from dietcl.verbs.train import parse_run
 

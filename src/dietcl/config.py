@@ -125,7 +125,7 @@ class Preset:
 
 
 _SMALL: dict[str, dict[str, Any]] = {
-    "dietcl": {"alpha": 1.0, "threshold": "80%"},  # docs/regime.md tells how alpha was found
+    "dietcl": {"alpha": 1.0, "threshold": "80%"},  # of 1, 5 and 50, the best on early time steps
     "er": {"threshold": "80%"},
     "cassle": {"width": 256},  # wider ones would cost more than the encoder
     "dualnet": {"width": 256},

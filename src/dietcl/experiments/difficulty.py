@@ -9,10 +9,15 @@ from typing import Literal
 
 import numpy as np
 
-from dietcl.experiments.regime import RECIPES, SEEDS
 from dietcl.experiments.ridge import ridge_accuracy
+from dietcl.streams.recipes import Recipe
 from dietcl.verbs.train import parse_run
 
+RECIPES = {
+    "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),
+    "glyphs-drift": Recipe(recipe="time", time_steps=10, label_rate=0.02),
+}
+SEEDS = (0, 1, 2, 3, 4)
 TOKENS: tuple[Literal["mean", "class"], ...] = ("mean", "class")
 
 
