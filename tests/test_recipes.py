@@ -237,6 +237,14 @@ class TestTime:
         duration = deal(index, Recipe(recipe="time", time_steps=3, cut="duration"), 0).step.tolist()
         assert duration == [0, 1, 2, 2, 0, 0, 0, 1, 1, 2, 2, NOWHERE]
 
+    def test_rows_of_unknown_time_never_teach_by_their_labels(self) -> None:
+        index = make_index(np.zeros(44), [1, 2, 3, 4] + [float("nan")] * 40)
+        for rate, revealed in ((1.0, [0, 1, 2, 3]), (0.5, [0, 1, 2, 3])):  # of one image, half is one
+            dealt = deal(index, Recipe(recipe="time", time_steps=4, label_rate=rate), 0)
+            assert np.flatnonzero(dealt.labeled).tolist() == revealed
+        everywhere = deal(index, Recipe(recipe="data", time_steps=4, label_rate=1.0), 0)
+        assert everywhere.labeled.all()
+
     def test_rows_of_unknown_time_arrive_at_any_time(self) -> None:
         index = make_index(np.zeros(44), [1, 2, 3, 4] + [float("nan")] * 40)
         dealt = deal(index, Recipe(recipe="time", time_steps=4), 0)

@@ -145,6 +145,12 @@ def test_a_study_without_jobs_looks_up_and_never_runs(study, tmp_path):
     study.measure(s.SUITES["sampling"], seeds=1)
     reader = Study("glyphs", tmp_path)
     assert len(reader.finished(s.ER, Point())) == 3
+    # Other suites compare all arms on the same seeds.
+    suite = replace(s.SUITES["regimes"], points=(Point(),), arms=(s.ER, s.ER_UNIFORM, s.NAIVE))
+    study.measure(replace(suite, arms=(s.NAIVE,)), seeds=2)
+    found, measured = Study("glyphs", tmp_path).found(suite)
+    assert [len(entry.results) for entry in measured] == [2, 2, 2]
+    assert found.arms == suite.arms
     with pytest.raises(Missing, match=r"er as er/S 250"):
         reader.finished(s.ER, Point(updates=2500))
     with pytest.raises(Missing, match="trial/cassle"):

@@ -40,6 +40,23 @@ class Result:
     summary: Summary
     facts: dict[str, Any]
     failure: str | None = None
+    is_pooled: bool = False
+    """Whether A weighs test images alike, as the paper's does where time orders the stream, or time steps alike."""
+
+    @property
+    def final(self) -> float:
+        """A(T): accuracy after the last time step."""
+        return self.summary.final_pooled if self.is_pooled else self.summary.final_mean
+
+    @property
+    def average(self) -> float:
+        """A: the mean of accuracy along the stream."""
+        return self.summary.average_pooled if self.is_pooled else self.summary.average_mean
+
+    @property
+    def along(self) -> npt.NDArray[np.float64]:
+        """A(t) for every time step."""
+        return self.summary.accuracy_pooled if self.is_pooled else self.summary.accuracy_mean
 
 
 class Store:
@@ -72,7 +89,8 @@ class Store:
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
         entry = self._lines[cell.key]
-        return Result(cell.key, summarize(*_matrices(entry)), entry["facts"], entry.get("failure"))
+        is_pooled = cell.config.recipe.recipe == "time"
+        return Result(cell.key, summarize(*_matrices(entry)), entry["facts"], entry.get("failure"), is_pooled)
 
 
 def run_cells(

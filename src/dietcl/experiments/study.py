@@ -107,7 +107,8 @@ class Study:
             cells = [self._search_cell("peak", REPLAY, trial, budget, seed, None) for seed in trials.SEEDS]
             self._run(cells, self.searched, f"{self.name}: where Replay peaks, {budget} updates")
             scores[budget] = self._mean_final(cells)
-            errors = [self.searched.result(cell).summary.final_pooled_se for cell in cells]
+            # A run that diverged has no error.
+            errors = np.nan_to_num([self.searched.result(cell).summary.final_pooled_se for cell in cells])
             # Of a difference of two means over the seeds, were their test images independent.
             error = float(np.sqrt(2 * np.sum(np.square(errors)))) / len(errors)
             if best and scores[budget] - scores[best] < error:
@@ -117,7 +118,7 @@ class Study:
 
     @cached_property
     def peak(self) -> int:
-        """S*: the budget from which on more of it brought Replay nothing."""
+        """S*: the budget whose double gained Replay less than the standard error."""
         return list(self.peaks)[-2]
 
     @cached_property
@@ -128,38 +129,36 @@ class Study:
     # The suites.
 
     def measure(self, suite: Suite, seeds: int) -> list[Measured]:
-        """Carry out what a suite needs and is not done yet; returns every arm at every point, in this order."""
+        """Carry out what a suite needs and is not done yet; returns every arm at every point, diverged runs too."""
         self._tune(suite)
-        grid = {
-            (place, number): [self.cell(arm, point, seed) for seed in range(seeds_of(suite, arm, seeds))]
-            for place, arm in enumerate(suite.arms)
-            for number, point in enumerate(suite.points)
-        }
-        # Seed by seed, so that what is there when it is cut off compares all arms.
-        cells = sorted((cell for group in grid.values() for cell in group), key=lambda cell: cell.config.seed)
-        self._run(cells, self.cells, f"{self.name}: {suite.title.lower()}")
-        measured = [
-            Measured(suite.arms[place], suite.points[number], tuple(map(self.cells.result, group)))
-            for (place, number), group in grid.items()
+        grid = [
+            (arm, point, [self.cell(arm, point, seed) for seed in range(seeds_of(suite, arm, seeds))])
+            for arm in suite.arms
+            for point in suite.points_of(arm)
         ]
-        for result in (result for entry in measured for result in entry.results if result.failure):
-            raise UserError(f"{self.name}: {result.key} has no result ({result.failure}); search lower rates")
-        return measured
+        # Seed by seed, so that what is there when it is cut off compares all arms.
+        cells = sorted((cell for _, _, group in grid for cell in group), key=lambda cell: cell.config.seed)
+        self._run(cells, self.cells, f"{self.name}: {suite.title.lower()}")
+        return [Measured(arm, point, tuple(map(self.cells.result, group))) for arm, point, group in grid]
 
     def found(self, suite: Suite) -> tuple[Suite, list[Measured]]:
-        """Return a suite without the arms that were not carried out, and what the others measured.
+        """Return a suite without the arms that were not carried out at every point, and what the others measured.
 
-        Raises Missing if no arm was carried out at every point.
+        All of them on the same seeds, unless the suite gives some more; raises Missing if there are none.
         """
-        arms, measured = [], []
+        arms: list[Arm] = []
+        measured: list[Measured] = []
         for arm in suite.arms:
             try:
-                measured += [Measured(arm, point, self.finished(arm, point)) for point in suite.points]
+                measured += [Measured(arm, point, self.finished(arm, point)) for point in suite.points_of(arm)]
             except Missing:
                 continue
             arms.append(arm)
         if not arms:
             raise Missing(suite.title)
+        if not suite.more_seeds:
+            common = min(len(entry.results) for entry in measured)
+            measured = [replace(entry, results=entry.results[:common]) for entry in measured]
         return replace(suite, arms=tuple(arms)), measured
 
     def finished(self, arm: Arm, point: Point) -> tuple[Result, ...]:
@@ -247,9 +246,9 @@ class Study:
         )
 
     def _hashed(self, key: str, config: RunConfig) -> Cell:
-        """Return a cell that is another one with other first weights."""
+        """Return a cell that is another one with other first weights, or with images that are read otherwise."""
         weights = digest(shipped(config.model.encoder)) if config.weights == "shipped" else config.weights
-        return Cell(key, config, replace(config, weights=weights).hash())
+        return Cell(key, config, replace(config, weights=weights, source=self.setup.reader).hash())
 
     def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
         waiting = {cell.key: cell for cell in cells if cell not in store}

@@ -47,11 +47,13 @@ class Point:
     threshold: int = PAPER_THRESHOLD
     """DietCL's B: updates' worth of passes that its joint phase may take."""
     accounting: Literal["images", "flops"] = "images"
+    is_for_decisive: bool = False
+    """Whether decisive arms alone are measured here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A table or figure: every arm at every point."""
+    """A table or figure: every arm at every point that is for it."""
 
     title: str
     place: str
@@ -63,6 +65,10 @@ class Suite:
     view: View = "table"
     more_seeds: bool = False
     """Give decisive arms two seeds more."""
+
+    def points_of(self, arm: Arm) -> tuple[Point, ...]:
+        """Return where an arm is measured."""
+        return tuple(point for point in self.points if arm.is_decisive or not point.is_for_decisive)
 
 
 UPPER_BOUND = Arm(title="Upper bound (joint)", method="joint", group="reference")
@@ -143,14 +149,14 @@ SUITES: dict[str, Suite] = {
     "ablation": Suite(
         title="The parts of DietCL",
         place="Table 2",
-        question="What the masked loss, the balanced memory and the reconstruction add, in this order.",
-        arms=(REPLAY, MASKED, MASKED_BALANCED, WHOLE, LABELED_ONLY),
+        question="What the masked loss, the balanced memory and the reconstruction add to Replay in two phases.",
+        arms=(ER, REPLAY, MASKED, MASKED_BALANCED, WHOLE, LABELED_ONLY),
     ),
     "ablation-orders": Suite(
         title="The parts of DietCL in other orders",
         place="Appendix B.4",
         question="Whether what a part adds depends on the parts that are there already.",
-        arms=(REPLAY, BALANCED, MASKED_BALANCED, UNMASKED, WHOLE),
+        arms=(ER, REPLAY, BALANCED, MASKED_BALANCED, UNMASKED, WHOLE),
     ),
     "sampling": Suite(
         title="Uniform and balanced sampling in Replay",
@@ -196,9 +202,7 @@ SUITES: dict[str, Suite] = {
         place="Figure 6",
         question="Whether many short time steps are harder than few long ones, at the same total budget.",
         arms=THREE,
-        points=tuple(
-            Point(updates=PAPER_TIME_STEPS * PAPER_UPDATES // steps, time_steps=steps) for steps in (10, 20, 50, 100)
-        ),
+        points=tuple(map(of_length, (10, 20, 50, 100))),
         view="panels",
     ),
     "threshold": Suite(
@@ -237,8 +241,8 @@ SUITES: dict[str, Suite] = {
         title="What the same budget costs, and the decisive methods at equal FLOPs",
         place="beyond the paper",
         question="Where FLOPs go, and whether DietCL's cheaper passes are owed to it.",
-        arms=DECISIVE,
-        points=(Point(), Point(accounting="flops")),
+        arms=EVERY,
+        points=(Point(), Point(accounting="flops", is_for_decisive=True)),
         view="spending",
     ),
     "solved-heads": Suite(

@@ -118,7 +118,10 @@ def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, ge
 
 
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
-    rows = np.flatnonzero((index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)).astype(np.uint32)
+    may = (index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)
+    if recipe.recipe == "time":
+        may &= ~np.isnan(index.time)  # an image of unknown time may be of the future, which must not teach the past
+    rows = np.flatnonzero(may).astype(np.uint32)
     most = recipe.time_steps * len(index.classes)
     steps: npt.NDArray[Any] = step[rows].astype(np.int32) if most < 2**31 else step[rows].astype(np.int64)
     group: npt.NDArray[Any] = steps * len(index.classes) + index.label[rows]

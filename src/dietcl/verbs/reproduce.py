@@ -96,11 +96,13 @@ def main(arguments: list[str]) -> int:
         study = Study(options.stream, options.out, options.scratch, options.data, _carrier(options, console), report)
         for name, suite in suites.items():
             folder = options.out / options.stream
-            study.measure(suite, options.seeds)
+            carried = study.measure(suite, options.seeds)
             found, measured = Study(options.stream, options.out).found(SUITES[name])
             for sheet in publish(study, name, found, measured, folder):
                 console.print(sheet.table(), "")
             console.print(f"page: {folder / name}.html", soft_wrap=True, markup=False, highlight=False)
+            for result in (result for entry in carried for result in entry.results if result.failure):
+                console.print(f"left out: {result.key} diverged ({result.failure})", soft_wrap=True, markup=False)
     return 0
 
 

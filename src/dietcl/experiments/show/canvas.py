@@ -22,7 +22,7 @@ _SMALL, _LABEL = 7.5, 8.5  # points
 # These take the solid lines and then the dashed ones, so that no figure of few arms shows a colour twice.
 _FIRST = (
     *(suites.ER, suites.ER_UNIFORM, suites.CASSLE, suites.FIXMATCH, suites.RANPAC, suites.FROZEN),
-    *(suites.GDUMB, suites.JOINT_ONLY, suites.TWO_STAGE),
+    *(suites.TWO_STAGE, suites.GDUMB),
 )
 
 
@@ -35,11 +35,16 @@ def is_dietcl(arm: Arm) -> bool:
 
 
 def style_of(arm: Arm) -> dict[str, Any]:
-    """Return colour, pattern, width and order of an arm's line, the same in all figures; blue is DietCL's alone."""
+    """Return colour, pattern, width and order of an arm's line, the same in all figures; blue is DietCL's alone.
+
+    Whatever differs from a method by options is pale and dashed.
+    """
     if is_dietcl(arm):
         return {"color": PALETTE[0], "ls": PATTERNS[0], "lw": 3.0, "zorder": 3.5}
     if arm.group == "reference":
         return {"color": INK, "ls": PATTERNS[1], "lw": 1.3, "zorder": 2.0}
+    if arm.options:
+        return {"color": PALETTE[5], "ls": PATTERNS[1], "lw": 1.6, "zorder": 2.5}
     own = _looks().get(_key(arm), Look(len(PALETTE) - 1, 0))
     return {"color": PALETTE[own.color], "ls": PATTERNS[own.pattern], "lw": 1.6, "zorder": 2.5}
 
@@ -52,8 +57,10 @@ def _key(arm: Arm) -> str:
 def _looks() -> dict[str, Look]:
     places = [look(place) for place in range(len(PALETTE) * len(PATTERNS)) if look(place).color]
     arms = [*_FIRST, *(arm for suite in SUITES.values() for arm in suite.arms)]
-    keys = dict.fromkeys(_key(arm) for arm in arms if arm.group != "reference" and not is_dietcl(arm))
-    return {key: places[place % len(places)] for place, key in enumerate(keys)}
+    methods = dict.fromkeys(
+        _key(arm) for arm in arms if arm.group != "reference" and not arm.options and not is_dietcl(arm)
+    )
+    return dict(zip(methods, places, strict=False))
 
 
 def shade_styles(number: int) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from dietcl.experiments.show import lines
 from dietcl.experiments.show.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.shown import Floats, Shown, final, known_mean, percent, spread_text
+from dietcl.experiments.show.views import flops_by_purpose
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import Point, Suite, View
 from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
@@ -47,8 +48,8 @@ def _table(view: Shown) -> Any:
 
 
 def _ordered(measured: Sequence[Measured]) -> Iterator[Measured | str]:
-    """Yield rows and headings: the best first within its group; the parts of DietCL in the order they are given."""
-    if all(item.arm.method == "dietcl" for item in measured):
+    """Yield rows and headings: the best first within its group; parts of a method in the order they are given."""
+    if any(item.arm.options for item in measured):
         yield from measured
         return
     groups = [group for group in _GROUPS if any(item.arm.group == group for item in measured)]
@@ -81,7 +82,7 @@ def _heads(view: Shown) -> Any:
 
 
 def _own(item: Measured) -> Floats:
-    return percent(item, lambda summary: summary.final_pooled)
+    return percent(item, lambda result: result.summary.final_pooled)
 
 
 def _solved(item: Measured) -> Floats:
@@ -89,14 +90,14 @@ def _solved(item: Measured) -> Floats:
 
 
 def _spending(view: Shown) -> Any:
-    rows = [item for item in view.measured if _flops(item)]
+    rows = [item for item in view.measured if flops_by_purpose(item)]
     height = 2.5 + 0.3 * len(rows)
     notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts")
     figure, ((axes,),) = canvas((9.6, height), view.title, view.small(*notes))
     names = [f"{item.arm.title}, at equal {_accounting(item.point)}" for item in rows]
     name_rows(axes, names, [place for place, item in enumerate(rows) if is_dietcl(item.arm)])
-    unit, prefix = _unit(max(sum(_flops(item).values()) for item in rows))
-    totals = _stack(axes, [{name: flops / unit for name, flops in _flops(item).items()} for item in rows])
+    unit, prefix = _unit(max(sum(flops_by_purpose(item).values()) for item in rows))
+    totals = _stack(axes, [{name: flops / unit for name, flops in flops_by_purpose(item).items()} for item in rows])
     axes.set_xlabel(f"Spent on learning the whole stream ({prefix}FLOPs)")
     axes.set_xlim(0, 1.02 * max(totals))
     legend = {"alignment": "left", "handlelength": 1.4, "columnspacing": 1.4, "fontsize": 9, "title_fontsize": 9}
@@ -124,14 +125,6 @@ def _stack(axes: Any, rows: Sequence[dict[str, float]]) -> list[float]:
 
 def _accounting(point: Point) -> str:
     return "FLOPs" if point.accounting == "flops" else "images"
-
-
-def _flops(item: Measured) -> dict[str, float]:
-    """Return the mean over seeds by purpose, without evaluation and without what was free."""
-    totals = Counter[str]()
-    for result in item.results:
-        totals.update(result.facts.get("flops", {}))
-    return {name: total / len(item.results) for name, total in totals.items() if total}
 
 
 def _unit(largest: float) -> tuple[float, str]:

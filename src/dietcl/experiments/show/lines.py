@@ -20,7 +20,6 @@ from dietcl.experiments.show.canvas import (
 )
 from dietcl.experiments.show.shown import Floats, Shown, along, final, known_mean, known_spread, percent
 from dietcl.experiments.study import Measured
-from dietcl.metrics import Summary
 
 SEEN = "Accuracy on all time steps\nso far, A(t) (%)"
 MEANS = "lines: means over seeds"
@@ -103,7 +102,7 @@ def panels(view: Shown) -> Any:
 
 def _box(axes: Any, items: Sequence[Measured]) -> None:
     for item in filter(lambda item: is_dietcl(item.arm), items):
-        average = float(known_mean(percent(item, lambda summary: summary.average_mean)))
+        average = float(known_mean(percent(item, lambda result: result.average)))
         frame = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#9AA1AB"}
         where = {"transform": axes.transAxes, "ha": "right", "va": "top", "zorder": 5}
         axes.text(0.97, 0.97, f"A = {average:.1f} %", fontsize=9, bbox=frame, **where)
@@ -111,9 +110,9 @@ def _box(axes: Any, items: Sequence[Measured]) -> None:
 
 def stages(view: Shown) -> Any:
     """Draw accuracy on new classes and on all seen ones, along the stream."""
-    titles: dict[str, Callable[[Summary], Any]] = {
-        "New classes: those of the time step just learned": lambda summary: summary.current,
-        "All seen classes: mean over their time steps, A(t)": lambda summary: summary.accuracy_mean,
+    titles: dict[str, Callable[[Result], Any]] = {
+        "New classes: those of the time step just learned": lambda result: result.summary.current,
+        "All seen classes, A(t)": lambda result: result.along,
     }
     figure, (row,) = canvas((10.5, 4.2), view.title, view.small(FAINT), 1, 2, sharey=True)
     for axes, (title, value) in zip(row, titles.items(), strict=True):
@@ -131,7 +130,7 @@ def origins(view: Shown) -> Any:
     figure, ((axes,),) = canvas((9.5, 4.4), view.title, view.small(*notes))
     ends = []
     for item in view.measured:
-        seeds = percent(item, lambda summary: summary.accuracy[summary.learned - 1])
+        seeds = percent(item, lambda result: result.summary.accuracy[result.summary.learned - 1])
         style = {**style_of(item.arm), "marker": "o", "ms": 4}
         mean, spread = known_mean(seeds), np.nan_to_num(known_spread(seeds))
         axes.fill_between(_time_steps(seeds), mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0)

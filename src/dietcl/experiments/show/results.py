@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from dietcl.experiments.claims import CLAIMS, Contrast, contrasts_of, judge
+from dietcl.experiments.claims import CLAIMS, contrasts_of
+from dietcl.experiments.evidence import Contrast, judge
 from dietcl.experiments.setups import SETUPS
 from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.sheets import Sheet, put_between
@@ -26,7 +27,7 @@ def claim_sheet(out: Path) -> Sheet:
         (claim.text, claim.paper, claim.suite, *(_cell(contrasts_of(claim, study)) for study in found))
         for claim in CLAIMS
     )
-    title = "Differences in points, paired by seed, with 95 % intervals; of several, the one furthest from the claim."
+    title = "Differences in points, paired by seed, with 95 % intervals; of several, the deciding one."
     return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in found)), rows)
 
 
@@ -35,19 +36,13 @@ def _cell(contrasts: list[Contrast]) -> str:
     if not measured:
         return "not run"
     hold = sum(contrast.verdict == "holds" for contrast in measured)
-    worst = min(measured, key=_support)
+    verdict = judge(contrasts)
+    deciding = [contrast for contrast in measured if contrast.verdict == verdict] or measured
+    worst = min(deciding, key=lambda contrast: contrast.support)
     many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
     if len(measured) < len(contrasts):
         many += f", {len(contrasts) - len(measured)} not run"
-    return f"{judge(contrasts)} ({worst}; {len(worst.values)} seeds{many})"
-
-
-def _support(contrast: Contrast) -> float:
-    """Return how far the whole interval lies on the claimed side."""
-    mean, low, high = contrast.interval
-    if low != low:  # one seed has no interval
-        low = high = mean
-    return low - contrast.bound if contrast.is_above else contrast.bound - high
+    return f"{verdict} ({worst}; {len(worst.values)} seeds{many})"
 
 
 def write_results(path: Path, out: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.experiments.cells import Result
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import Point
-from dietcl.metrics import Summary
 
 Floats = npt.NDArray[np.float64]
 
@@ -71,19 +71,19 @@ def _count(number: int, noun: str) -> str:
 # Numbers.
 
 
-def percent(item: Measured, value: Callable[[Summary], Any]) -> Floats:
+def percent(item: Measured, value: Callable[[Result], Any]) -> Floats:
     """Return a figure of every seed, [seeds, ...], in percent."""
-    return 100 * np.array([value(result.summary) for result in item.results], dtype=np.float64)
+    return 100 * np.array([value(result) for result in item.results], dtype=np.float64)
 
 
 def final(item: Measured) -> Floats:
     """Return A(T) of every seed in percent."""
-    return percent(item, lambda summary: summary.final_mean)
+    return percent(item, lambda result: result.final)
 
 
 def along(item: Measured) -> Floats:
     """Return A(t) of every seed in percent, [seeds, T]."""
-    return percent(item, lambda summary: summary.accuracy_mean)
+    return percent(item, lambda result: result.along)
 
 
 def known_mean(values: npt.ArrayLike) -> Floats:

@@ -17,13 +17,13 @@ _PER = ("per new label", "per remembered label, in the end", "per arriving image
 
 
 def final(result: Result) -> float:
-    """Return A(T): the mean over time steps of origin."""
-    return result.summary.final_mean
+    """Return A(T)."""
+    return result.final
 
 
 def average(result: Result) -> float:
     """Return A: the mean of accuracy along the stream."""
-    return result.summary.average_mean
+    return result.average
 
 
 def current(result: Result) -> float:
@@ -56,16 +56,26 @@ def new_classes(result: Result) -> float:
     return float(np.nanmean(result.summary.current))
 
 
-def drop(result: Result) -> float:
-    """Return how far the accuracy on earlier classes fell below its start while the last time step was learned."""
-    lines = [event for event in result.facts["curve"] if event["t"] == max(e["t"] for e in result.facts["curve"])]
-    earlier = np.array([np.mean(event["accuracy"][:-1]) for event in lines])
-    return float(earlier[0] - earlier.min())
+def gap(result: Result) -> float:
+    """Return the stability gap: how far accuracy on earlier classes fell within the last time step and rose again.
+
+    What it had lost by the end for good is forgetting, and no part of it.
+    """
+    last = max(event["t"] for event in result.facts["curve"])
+    earlier = np.array([np.mean(e["accuracy"][:-1]) for e in result.facts["curve"] if e["t"] == last])
+    return float(min(earlier[0], earlier[-1]) - earlier.min())
+
+
+def lost(result: Result) -> float:
+    """Return how much accuracy on earlier classes was lost from the start to the end of the last time step."""
+    last = max(event["t"] for event in result.facts["curve"])
+    earlier = [np.mean(e["accuracy"][:-1]) for e in result.facts["curve"] if e["t"] == last]
+    return float(earlier[0] - earlier[-1])
 
 
 def after(t: int) -> Measure:
     """Return the accuracy after a time step."""
-    return lambda result: float(result.summary.accuracy_mean[t - 1])
+    return lambda result: float(result.along[t - 1])
 
 
 def spread(results: Sequence[Result], measure: Measure) -> str:
@@ -77,14 +87,19 @@ def spread(results: Sequence[Result], measure: Measure) -> str:
     return f"{np.mean(values):.1f}{deviation}"
 
 
+def signed(points: float) -> str:
+    """Write points with their sign; a half rounds alike however it was computed."""
+    return f"{round(points, 9):+.1f}"
+
+
 def difference(one: Sequence[Result], other: Sequence[Result], measure: Measure) -> str:
     """Write the mean difference over common seeds, in points, with its 95 % interval."""
     common = min(len(one), len(other))
     mean, low, high = paired_difference(
         [measure(result) for result in one[:common]], [measure(result) for result in other[:common]]
     )
-    interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if common > 1 else ""
-    return f"{100 * mean:+.1f}{interval}"
+    interval = f" [{signed(100 * low)}, {signed(100 * high)}]" if common > 1 else ""
+    return f"{signed(100 * mean)}{interval}"
 
 
 def sheets_of(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -148,35 +163,24 @@ def _against(measured: Sequence[Measured]) -> Sheet:
     return Sheet("Points, paired by seed, with 95 % intervals.", ("difference", "A(T)", "A", "seeds"), rows)
 
 
-def _by_point(measure: Measure, heading: str) -> "_View":
-    def view(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-        rows = tuple(
-            (arm.title, *(spread(entry.results, measure) for entry in measured if entry.arm == arm))
-            for arm in suite.arms
-        )
-        header = (heading, *(scale.describe(suite, point) for point in suite.points))
-        return [Sheet(f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}.", header, rows)]
-
-    return view
-
-
 def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-    return [
-        *_by_point(final, "A(T)")(name, suite, measured, scale),
-        *_by_point(average, "A")(name, suite, measured, scale),
-    ]
-
-
-def _panels(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-    sheets = _lines(name, suite, measured, scale)
-    if name == "stream-length":
-        lengths = tuple(f"{paper.LENGTHS[point.time_steps]:.1f}" for point in suite.points)
-        sheets[1] = Sheet(sheets[1].title, sheets[1].header, (*sheets[1].rows, ("DietCL in the paper", *lengths)))
+    """Return A(T) and A by point, and where the paper tells them, the paper's below."""
+    sheets = []
+    for heading, measure in (("A(T)", final), ("A", average)):
+        rows = []
+        for arm in suite.arms:
+            rows.append((arm.title, *(spread(entry.results, measure) for entry in measured if entry.arm == arm)))
+            theirs = [paper.at(name, arm.title, point, heading) for point in suite.points]
+            if any(theirs):
+                rows.append((f"{arm.title} in the paper", *(f"{value:.1f}" if value else "" for value in theirs)))
+        header = (heading, *(scale.describe(suite, point) for point in suite.points))
+        title = f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}."
+        sheets.append(Sheet(title, header, tuple(rows)))
     return sheets
 
 
 def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-    last = len(measured[0].results[0].summary.accuracy_mean)
+    last = len(measured[0].results[0].along)
     times = sorted({t for t in (1, 2, 3, 5, 10, 15, last) if t <= last})
     rows = tuple((entry.arm.title, *(spread(entry.results, after(t)) for t in times)) for entry in measured)
     title = f"Accuracy after time steps: percent, mean ± standard deviation over {_seeds(measured)}."
@@ -203,22 +207,34 @@ def _of_arms(columns: dict[str, Measure]) -> "_View":
     return view
 
 
+def flops_by_purpose(entry: Measured) -> dict[str, float]:
+    """Return what was spent on each purpose, mean over seeds, the dearest first."""
+    flops: dict[str, float] = {}
+    for result in entry.results:
+        for purpose, spent in result.facts.get("flops", {}).items():
+            flops[purpose] = flops.get(purpose, 0.0) + spent / len(entry.results)
+    return dict(sorted(((purpose, spent) for purpose, spent in flops.items() if spent), key=lambda item: -item[1]))
+
+
 def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     rows = []
     for entry in measured:
-        flops = [sum(result.facts["flops"].values()) for result in entry.results]
+        flops = flops_by_purpose(entry)
+        total = sum(flops.values())
+        shares = (f"{purpose} {100 * spent / total:.0f} %" for purpose, spent in flops.items())
         updates = np.mean([result.facts["updates"] for result in entry.results])
         rows.append(
             (
                 entry.arm.title,
                 scale.describe(suite, entry.point),
-                f"{np.mean(flops) / 1e12:.2f}",
+                f"{total / 1e12:.3g}",
+                ", ".join(shares),
                 f"{updates:,.0f}",
                 spread(entry.results, final),
                 spread(entry.results, average),
             )
         )
-    header = ("method", "budget", "TFLOPs", "updates", "A(T)", "A")
+    header = ("method", "budget", "TFLOPs", "spent on", "updates", "A(T)", "A")
     return [Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))]
 
 
@@ -227,9 +243,9 @@ _VIEWS: dict[str, _View] = {
     "table": _table,
     "curves": _curves,
     "lines": _lines,
-    "panels": _panels,
+    "panels": _lines,
     "steps": _steps,
-    "gap": _of_arms({"fall of earlier classes": drop, "A(3)": final, "current": current, "old": old}),
+    "gap": _of_arms({"stability gap": gap, "lost for good": lost, "A(3)": final, "current": current, "old": old}),
     "stages": _of_arms({"new classes": new_classes, "all seen classes (A)": average, "A(T)": final}),
     "origins": _of_arms({"A(T)": final, "deviation over origins": unevenness, "current": current, "old": old}),
     "spending": _spending,

@@ -1,0 +1,93 @@
+"""Differences that are paired by seed, and what follows from them: computed, not written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.experiments.cells import Result
+from dietcl.experiments.show.views import Measure, signed
+from dietcl.experiments.study import Study
+from dietcl.experiments.suites import Arm, Point
+from dietcl.metrics import paired_difference
+
+Verdict = Literal["holds", "does not hold", "cannot tell"]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A difference by seed, in points, and on which side of a bound the claim puts it; without values: not run."""
+
+    label: str
+    values: tuple[float, ...]
+    bound: float = 0.0
+    is_above: bool = True
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Mean, and the 95 % interval of the mean."""
+        return paired_difference(self.values, [0.0] * len(self.values))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the whole interval lies on the claimed side, on the other one, or neither."""
+        if len(self.values) < 2:
+            return "cannot tell"
+        _, low, high = self.interval
+        above, below = low > self.bound, high < self.bound
+        if above == below:
+            return "cannot tell"
+        return "holds" if above == self.is_above else "does not hold"
+
+    @property
+    def support(self) -> float:
+        """How far the whole interval lies on the claimed side."""
+        mean, low, high = self.interval
+        if len(self.values) < 2:
+            low = high = mean
+        return low - self.bound if self.is_above else self.bound - high
+
+    def __str__(self) -> str:
+        mean, low, high = self.interval
+        text = f"{self.label}: {signed(mean)}"
+        return f"{text} [{signed(low)}, {signed(high)}]" if len(self.values) > 1 else text
+
+
+def less(label: str, one: Values, other: Values, bound: float = 0.0, is_above: bool = True) -> Contrast:
+    """Return the difference of two measures over their common seeds."""
+    common = min(len(one), len(other))
+    return Contrast(label, tuple((one[:common] - other[:common]).tolist()), bound, is_above)
+
+
+def within(label: str, one: Values, other: Values, margin: float) -> list[Contrast]:
+    """Return that two measures differ by less than a margin, either way, as two differences."""
+    return [
+        less(label, one, other, margin, is_above=False),
+        less(label, one, other, -margin),
+    ]
+
+
+def judge(contrasts: Sequence[Contrast]) -> Verdict:
+    """Return what follows from all differences together."""
+    verdicts = {contrast.verdict for contrast in contrasts}
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if verdicts == {"holds"} else "cannot tell"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The finished runs of a study."""
+
+    study: Study
+
+    def values(self, arm: Arm, measure: Measure, point: Point = Point()) -> Values:  # noqa: B008 (it is frozen)
+        """Return a measure of an arm by seed, in percent."""
+        return 100 * np.array([measure(result) for result in self.results(arm, point)])
+
+    def results(self, arm: Arm, point: Point) -> tuple[Result, ...]:
+        """Return the results of an arm by seed; raises Missing if there are none."""
+        return self.study.finished(arm, point)
