@@ -92,12 +92,11 @@ def signed(points: float) -> str:
     return f"{round(points, 9):+.1f}"
 
 
-def difference(one: Sequence[Result], other: Sequence[Result], measure: Measure) -> str:
+def difference(one: Measured, other: Measured, measure: Measure) -> str:
     """Write the mean difference over common seeds, in points, with its 95 % interval."""
-    common = min(len(one), len(other))
-    mean, low, high = paired_difference(
-        [measure(result) for result in one[:common]], [measure(result) for result in other[:common]]
-    )
+    common = min(len(one.results), len(other.results))
+    values = ([measure(result) for result in entry.results[:common]] for entry in (one, other))
+    mean, low, high = paired_difference(*values)
     interval = f" [{signed(100 * low)}, {signed(100 * high)}]" if common > 1 else ""
     return f"{signed(100 * mean)}{interval}"
 
@@ -138,8 +137,8 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
         rows.append((entry.arm.title, *own, str(len(entry.results)), *told))
     header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
     sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
-    if name == "table1" and DIETCL in suite.arms:
-        sheets.append(_against(measured))
+    if name == "table1":
+        sheets += _against(measured, {"A(T)": final, "A": average})
     return sheets
 
 
@@ -147,20 +146,18 @@ def _pair(last: float | None, mean: float | None) -> str:
     return " / ".join(f"{value:.2f}" for value in (last, mean) if value is not None)
 
 
-def _against(measured: Sequence[Measured]) -> Sheet:
-    """Return DietCL's lead over every other arm."""
-    ours = next(entry for entry in measured if entry.arm == DIETCL)
-    rows = tuple(
-        (
-            f"DietCL less {entry.arm.title}",
-            difference(ours.results, entry.results, final),
-            difference(ours.results, entry.results, average) if entry.arm.group != "reference" else "",
-            str(min(len(ours.results), len(entry.results))),
-        )
-        for entry in measured
-        if entry is not ours
-    )
-    return Sheet("Points, paired by seed, with 95 % intervals.", ("difference", "A(T)", "A", "seeds"), rows)
+def _against(measured: Sequence[Measured], measures: dict[str, Measure]) -> list[Sheet]:
+    """Return DietCL's lead over every other arm, if it is there."""
+    rows = []
+    for ours in (entry for entry in measured if entry.arm == DIETCL):
+        for entry in (entry for entry in measured if entry is not ours):
+            leads = [
+                "" if measure is average and entry.arm.group == "reference" else difference(ours, entry, measure)
+                for measure in measures.values()
+            ]
+            rows.append((f"DietCL less {entry.arm.title}", *leads, str(min(len(ours.results), len(entry.results)))))
+    header = ("difference", *measures, "seeds")
+    return [Sheet("Points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
 
 
 def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -238,6 +235,11 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
     return [Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))]
 
 
+def _heads(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    measures: dict[str, Measure] = {"own head (pooled)": pooled, "solved head": solved}
+    return [*_of_arms(measures)(name, suite, measured, scale), *_against(measured, measures)]
+
+
 _View = Callable[[str, Suite, Sequence[Measured], Scale], list[Sheet]]
 _VIEWS: dict[str, _View] = {
     "table": _table,
@@ -249,5 +251,5 @@ _VIEWS: dict[str, _View] = {
     "stages": _of_arms({"new classes": new_classes, "all seen classes (A)": average, "A(T)": final}),
     "origins": _of_arms({"A(T)": final, "deviation over origins": unevenness, "current": current, "old": old}),
     "spending": _spending,
-    "heads": _of_arms({"own head (pooled)": pooled, "solved head": solved, "A(T)": final}),
+    "heads": _heads,
 }
