@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -9,7 +10,9 @@ import pytest
 
 from dietcl.experiments.show.results import studies, write_results
 from dietcl.experiments.show.sheets import marks
-from dietcl.experiments.suites import SUITES
+from dietcl.experiments.study import Study
+from dietcl.experiments.suites import FROZEN, SUITES, Point
+from dietcl.parallel import in_processes
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -74,3 +77,26 @@ def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
         assert found, row["arm"]
         # Rounded to a tenth, of which a half may go either way.
         assert [float(number) for number in found[0]] == pytest.approx([fmean(values), stdev(values)], abs=0.0501)
+
+
+def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
+    chosen = Study("glyphs", RESULTS).cell(FROZEN, Point(), 0)
+    again = Study("glyphs", tmp_path, tmp_path, carry=partial(in_processes, jobs=1))
+    again._run([chosen], again.cells, "again")
+    (line,) = (tmp_path / "glyphs" / "cells.jsonl").read_text().splitlines()
+    found, committed = json.loads(line), counts("glyphs")[chosen.key]
+    for losses, before in zip(found.pop("loss_sum"), committed.pop("loss_sum"), strict=True):
+        assert losses == pytest.approx(before, abs=0.02)  # rounded to a hundredth
+    assert found == committed
+
+
+def test_the_readme_shows_what_was_measured():
+    rows = [line.split("|")[1:-1] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    header, *rows = [[cell.strip() for cell in row] for row in rows]
+    tables = {Study(name, RESULTS).setup.title: name for name in SETUPS}
+    assert header[0] == "A(T) in %"
+    assert len(rows) > 5
+    for column, title in enumerate(header[1:], 1):
+        text = block(tables[title])
+        for row in rows:
+            assert f"| {row[0]} | {row[column]} |" in text, row

@@ -111,7 +111,12 @@ def _regimes(suite: Suite, measured: Sequence[Measured], scale: Scale) -> Sheet:
     for entry in measured:
         if entry.arm == suite.arms[0]:
             names = scale.regime(entry)
-            rows.append((scale.describe(suite, entry.point), *(f"{value:.3g}" for value in names.values())))
+            rows.append(
+                (
+                    scale.describe(suite, entry.point),
+                    *(f"{value:.3g}" if value < 100 else f"{value:,.0f}" for value in names.values()),
+                )
+            )
     title = f"Passes of a time step (S updates of b = {scale.batch} images) for each label and image."
     header = ("at", *(f"{name} ({what})" for name, what in zip(names, _PER, strict=True)))
     return Sheet(title, header, tuple(rows))
