@@ -11,6 +11,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
 
 from dietcl.report import Run, read_runs, write_report
 from fake_runs import write_run
@@ -79,6 +80,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Ch
 def browser(chromium: "webdriver.Chrome", page: Path) -> Iterator["webdriver.Chrome"]:
     """The freshly loaded page; a test fails on any word in the console."""
     chromium.get(page.as_uri())
+    WebDriverWait(chromium, 20).until(lines)  # they are drawn once the page knows its width
     yield chromium
     assert chromium.get_log("browser") == []
 
@@ -173,6 +175,7 @@ def test_the_axes_of_a_small_matrix_mark_every_time_step(chromium: "webdriver.Ch
     sizes = (1, 2, 3, 4, 5, 12)
     folders = [write_run(tmp_path / str(size), method="er", time_steps=size) for size in sizes]
     chromium.get(write_report(folders, tmp_path / "report").as_uri())
+    WebDriverWait(chromium, 20).until(lambda page: page.find_elements(By.CSS_SELECTOR, ".cell-value"))
     charts = chromium.find_elements(By.CSS_SELECTOR, '.chart[data-kind="matrix"] svg')
     for size, chart in zip(sizes, charts, strict=True):
         rows = [int(mark.text) for mark in chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="end"]')]

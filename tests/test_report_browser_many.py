@@ -44,6 +44,7 @@ def crowd(
         patch.setattr("dietcl.report.page.write_figures", _figures)
         patch.setattr("dietcl.report.panels.image", lambda figure: "")
         chromium.get(write_report(many, tmp_path_factory.mktemp("crowd")).as_uri())
+    WebDriverWait(chromium, 20).until(lines)  # they are drawn once the page knows its width
     yield chromium
     assert chromium.get_log("browser") == []
 
