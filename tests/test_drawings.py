@@ -309,8 +309,7 @@ def test_only_dietcl_is_blue_and_lines_of_a_figure_differ():
     for suite in SUITES.values():
         looks = [style_of(arm) for arm in suite.arms]
         assert [look["color"] == PALETTE[0] for look in looks] == [is_dietcl(arm) for arm in suite.arms]
-        if suite.view != "table":  # whose rows are named
-            assert len({(look["color"], str(look["ls"])) for look in looks}) == len(looks)
+        assert len({(look["color"], str(look["ls"])) for look in looks}) == len(looks)
         if len(looks) <= len(PALETTE) and suite.view != "table":
             assert len({look["color"] for look in looks}) == len(looks)
 

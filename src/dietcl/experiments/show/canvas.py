@@ -35,16 +35,11 @@ def is_dietcl(arm: Arm) -> bool:
 
 
 def style_of(arm: Arm) -> dict[str, Any]:
-    """Return colour, pattern, width and order of an arm's line, the same in all figures; blue is DietCL's alone.
-
-    Whatever differs from a method by options is pale and dashed.
-    """
+    """Return colour, pattern, width and order of an arm's line, the same in all figures; blue is DietCL's alone."""
     if is_dietcl(arm):
         return {"color": PALETTE[0], "ls": PATTERNS[0], "lw": 3.0, "zorder": 3.5}
     if arm.group == "reference":
         return {"color": INK, "ls": PATTERNS[1], "lw": 1.3, "zorder": 2.0}
-    if arm.options:
-        return {"color": PALETTE[5], "ls": PATTERNS[1], "lw": 1.6, "zorder": 2.5}
     own = _looks().get(_key(arm), Look(len(PALETTE) - 1, 0))
     return {"color": PALETTE[own.color], "ls": PATTERNS[own.pattern], "lw": 1.6, "zorder": 2.5}
 
@@ -57,10 +52,11 @@ def _key(arm: Arm) -> str:
 def _looks() -> dict[str, Look]:
     places = [look(place) for place in range(len(PALETTE) * len(PATTERNS)) if look(place).color]
     arms = [*_FIRST, *(arm for suite in SUITES.values() for arm in suite.arms)]
-    methods = dict.fromkeys(
-        _key(arm) for arm in arms if arm.group != "reference" and not arm.options and not is_dietcl(arm)
-    )
-    return dict(zip(methods, places, strict=False))
+    drawn = [arm for arm in arms if arm.group != "reference" and not is_dietcl(arm)]
+    methods = dict.fromkeys(_key(arm) for arm in drawn if not arm.options)
+    # There are more arms than looks: what differs from a method by options takes them from the other end.
+    variants = dict.fromkeys(_key(arm) for arm in drawn if arm.options)
+    return dict(zip(variants, reversed(places), strict=False)) | dict(zip(methods, places, strict=False))
 
 
 def shade_styles(number: int) -> list[dict[str, Any]]:

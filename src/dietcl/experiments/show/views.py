@@ -61,16 +61,21 @@ def gap(result: Result) -> float:
 
     What it had lost by the end for good is forgetting, and no part of it.
     """
-    last = max(event["t"] for event in result.facts["curve"])
-    earlier = np.array([np.mean(e["accuracy"][:-1]) for e in result.facts["curve"] if e["t"] == last])
-    return float(min(earlier[0], earlier[-1]) - earlier.min())
+    earlier = _earlier(result)
+    return min(earlier[0], earlier[-1]) - min(earlier)
 
 
 def lost(result: Result) -> float:
     """Return how much accuracy on earlier classes was lost from the start to the end of the last time step."""
-    last = max(event["t"] for event in result.facts["curve"])
-    earlier = [np.mean(e["accuracy"][:-1]) for e in result.facts["curve"] if e["t"] == last]
-    return float(earlier[0] - earlier[-1])
+    earlier = _earlier(result)
+    return earlier[0] - earlier[-1]
+
+
+def _earlier(result: Result) -> list[float]:
+    """Return the accuracy on earlier classes along the last time step."""
+    curve = result.facts["curve"]
+    last = max(event["t"] for event in curve)
+    return [float(np.mean(event["accuracy"][:-1])) for event in curve if event["t"] == last]
 
 
 def after(t: int) -> Measure:
