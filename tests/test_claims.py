@@ -8,7 +8,8 @@ import pytest
 from dietcl.experiments import suites as s
 from dietcl.experiments.claims import CLAIMS, contrasts_of
 from dietcl.experiments.evidence import Contrast, Evidence, judge, within
-from dietcl.experiments.show.results import claim_sheet, studies
+from dietcl.experiments.show.results import studies
+from dietcl.experiments.show.verdicts import claim_sheet, suite_claims
 from dietcl.experiments.show.views import final, gap, lost
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES, Point
@@ -65,7 +66,7 @@ def test_the_difference_that_decides_is_the_one_shown(tmp_path):
 
     study = RuledStudy("glyphs", tmp_path, rule)
     study.measure(s.suite_named("table1", "dietcl,ewc,mas"), seeds=3)
-    cells = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
+    cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     told = cells["DietCL is above every supervised method"]
     assert told.startswith("does not hold (DietCL less EWC: -2.0 ")
 
@@ -119,6 +120,21 @@ def test_the_opposite_counts_give_the_opposite_verdicts(tmp_path):
         assert verdicts[text] == "does not hold", text
 
 
+def test_a_suite_shows_every_difference_that_its_claims_rest_on(tmp_path):
+    study = measure_all(tmp_path, dietcl_first)
+    (sheet,) = suite_claims(study, "ablation")
+    assert sheet.rows[:4] == (
+        ("The masked loss helps", "+0.9", "", "", "holds"),
+        ("· masked loss: +5.0 [+5.0, +5.0]", "", "above 0", "2", "holds"),
+        ("Reconstruction helps", "+0.9", "", "", "holds"),
+        ("· reconstruction: +3.0 [+3.0, +3.0]", "", "above 0", "2", "holds"),
+    )
+    (orders,) = suite_claims(study, "ablation-orders")
+    assert orders.rows[-1][0] == "· reconstruction without the masked loss: +0.0 [+0.0, +0.0]"
+    assert orders.rows[-1][2] == "below +1.0"
+    assert not suite_claims(study, "threshold")  # no claim rests on it
+
+
 def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
     study = measure_all(tmp_path, dietcl_first)
     evidence = Evidence(study)
@@ -131,7 +147,7 @@ def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
 def test_a_lead_over_every_method_is_not_confirmed_by_some_of_them(tmp_path):
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.1 * (cell.config.method == "dietcl") + 0.2)
     study.measure(s.suite_named("table1", "dietcl,er,linear_probe"), seeds=2)
-    cells = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
+    cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     told = cells["DietCL is above every supervised method"]
     assert told.startswith("cannot tell (DietCL less ER balanced: +10.0 ")
     assert told.endswith("; 1 of 6 hold, 5 not run)")
@@ -143,6 +159,6 @@ def test_a_lead_over_every_method_is_not_confirmed_by_some_of_them(tmp_path):
 def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):
     RuledStudy("glyphs", tmp_path, lambda cell: 0.4).measure(SUITES["sampling"], seeds=1)
     assert [study.name for study in studies(tmp_path)] == ["glyphs"]
-    rows = {row[0]: row[3] for row in claim_sheet(tmp_path).rows}
+    rows = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     assert rows["The masked loss helps"] == "not run"
     assert rows["Balanced sampling beats uniform in ER"].startswith("cannot tell (balanced less uniform: +0.0")

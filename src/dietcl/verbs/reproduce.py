@@ -125,9 +125,10 @@ def _carrier(options: Options, console: "Console") -> Carrier:
 def _claims(options: Options) -> int:
     from rich.console import Console
 
-    from dietcl.experiments.show.results import claim_sheet, write_results
+    from dietcl.experiments.show.results import studies, write_results
+    from dietcl.experiments.show.verdicts import claim_sheet
 
-    Console().print(claim_sheet(options.out).table())
+    Console().print(claim_sheet(studies(options.out)).table())
     if options.write is not None:
         write_results(options.write, options.out)
         print(f"written: {options.write}")

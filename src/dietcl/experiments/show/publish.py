@@ -12,6 +12,7 @@ from dietcl import __version__
 from dietcl.experiments.show.drawings import draw
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
+from dietcl.experiments.show.verdicts import suite_claims
 from dietcl.experiments.show.views import average, current, final, old, pooled, sheets_of, solved
 from dietcl.experiments.study import Measured, Study
 from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, SUITES, Suite
@@ -37,18 +38,32 @@ def scale_of(study: Study) -> Scale:
 def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured], folder: Path) -> list[Sheet]:
     """Write every file of a suite, and return its tables."""
     scale = scale_of(study)
-    sheets = sheets_of(name, suite, measured, scale)
-    heading = f"{study.setup.title}: {suite.title[0].lower()}{suite.title[1:]}"
+    sheets = all_sheets(study, name, suite, measured)
+    heading = _heading(study, suite)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", _plain(study, name, suite, measured, scale))
-    intro = f"# {heading}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name, suite)}`\n"
-    _write(folder / f"{name}.md", "\n".join([intro, *(sheet.markdown() for sheet in sheets)]))
+    _write(folder / f"{name}.md", markdown(study, name, suite, sheets))
     _write(folder / f"{name}.tex", "\n".join(sheet.latex() for sheet in sheets))
     pictures = _pictures(suite, measured, scale, heading)
     for suffix, content in pictures.items():
         write_bytes(folder / f"{name}.{suffix}", content)
     _write(folder / f"{name}.html", _page(study, name, suite, sheets, heading, pictures))
     return sheets
+
+
+def all_sheets(study: Study, name: str, suite: Suite, measured: Sequence[Measured]) -> list[Sheet]:
+    """Return the tables of a suite, and what they say of the claims that it tests."""
+    return [*sheets_of(name, suite, measured, scale_of(study)), *suite_claims(study, name)]
+
+
+def markdown(study: Study, name: str, suite: Suite, sheets: Sequence[Sheet]) -> str:
+    """Return the tables of a suite as a Markdown page."""
+    intro = f"# {_heading(study, suite)}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name, suite)}`\n"
+    return "\n".join([intro, *(sheet.markdown() for sheet in sheets)])
+
+
+def _heading(study: Study, suite: Suite) -> str:
+    return f"{study.setup.title}: {suite.title[0].lower()}{suite.title[1:]}"
 
 
 def _write(path: Path, text: str) -> None:

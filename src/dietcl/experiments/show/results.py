@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from dietcl.experiments.claims import CLAIMS, contrasts_of
-from dietcl.experiments.evidence import Contrast, judge
 from dietcl.experiments.setups import SETUPS
 from dietcl.experiments.show.publish import scale_of
-from dietcl.experiments.show.sheets import Sheet, put_between
+from dietcl.experiments.show.sheets import put_between
+from dietcl.experiments.show.verdicts import claim_sheet
 from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES
@@ -20,34 +19,9 @@ def studies(out: Path) -> list[Study]:
     return [Study(name, out) for name in SETUPS if (out / name / "cells.jsonl").is_file()]
 
 
-def claim_sheet(out: Path) -> Sheet:
-    """Return the verdict on every claim by setup, with the differences that decide it."""
-    found = studies(out)
-    rows = tuple(
-        (claim.text, claim.paper, claim.suite, *(_cell(contrasts_of(claim, study)) for study in found))
-        for claim in CLAIMS
-    )
-    title = "Differences in points, paired by seed, with 95 % intervals; of several, the deciding one."
-    return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in found)), rows)
-
-
-def _cell(contrasts: list[Contrast]) -> str:
-    measured = [contrast for contrast in contrasts if contrast.values]
-    if not measured:
-        return "not run"
-    hold = sum(contrast.verdict == "holds" for contrast in measured)
-    verdict = judge(contrasts)
-    deciding = [contrast for contrast in measured if contrast.verdict == verdict] or measured
-    worst = min(deciding, key=lambda contrast: contrast.support)
-    many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
-    if len(measured) < len(contrasts):
-        many += f", {len(contrasts) - len(measured)} not run"
-    return f"{verdict} ({worst}; {len(worst.values)} seeds{many})"
-
-
 def write_results(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
-    put_between(path, "claims", claim_sheet(out).markdown())
+    put_between(path, "claims", claim_sheet(studies(out)).markdown())
     for study in studies(out):
         put_between(path, study.name, stream_text(study, out))
 

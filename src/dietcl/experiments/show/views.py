@@ -148,7 +148,7 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
     sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
     if name == "table1":
-        sheets += _against(measured, {"A(T)": final, "A": average})
+        sheets += _against(suite, measured, {"A(T)": final, "A": average}, scale)
     return sheets
 
 
@@ -156,16 +156,18 @@ def _pair(last: float | None, mean: float | None) -> str:
     return " / ".join(f"{value:.2f}" for value in (last, mean) if value is not None)
 
 
-def _against(measured: Sequence[Measured], measures: dict[str, Measure]) -> list[Sheet]:
-    """Return DietCL's lead over every other arm, if it is there."""
+def _against(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> list[Sheet]:
+    """Return DietCL's lead over every other arm at the same point, if there is one."""
     rows = []
     for ours in (entry for entry in measured if entry.arm == DIETCL):
-        for entry in (entry for entry in measured if entry is not ours):
+        where = f" at {scale.describe(suite, ours.point)}" if len(suite.points) > 1 else ""
+        for entry in (entry for entry in measured if entry is not ours and entry.point == ours.point):
             leads = [
                 "" if measure is average and entry.arm.group == "reference" else difference(ours, entry, measure)
                 for measure in measures.values()
             ]
-            rows.append((f"DietCL less {entry.arm.title}", *leads, str(min(len(ours.results), len(entry.results)))))
+            common = min(len(ours.results), len(entry.results))
+            rows.append((f"DietCL less {entry.arm.title}{where}", *leads, str(common)))
     header = ("difference", *measures, "seeds")
     return [Sheet("Points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
 
@@ -183,7 +185,7 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
         header = (heading, *(scale.describe(suite, point) for point in suite.points))
         title = f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}."
         sheets.append(Sheet(title, header, tuple(rows)))
-    return sheets
+    return [*sheets, *_against(suite, measured, {"A(T)": final, "A": average}, scale)]
 
 
 def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -242,12 +244,14 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
             )
         )
     header = ("method", "budget", "TFLOPs", "spent on", "updates", "A(T)", "A")
-    return [Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))]
+    spent = Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))
+    at_equal_flops = [entry for entry in measured if entry.point.accounting == "flops"]
+    return [spent, *_against(suite, at_equal_flops, {"A(T)": final, "A": average}, scale)]
 
 
 def _heads(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     measures: dict[str, Measure] = {"own head (pooled)": pooled, "solved head": solved}
-    return [*_of_arms(measures)(name, suite, measured, scale), *_against(measured, measures)]
+    return [*_of_arms(measures)(name, suite, measured, scale), *_against(suite, measured, measures, scale)]
 
 
 _View = Callable[[str, Suite, Sequence[Measured], Scale], list[Sheet]]

@@ -1,0 +1,51 @@
+"""The verdicts on the paper's claims as tables: of all streams, and of one suite on one stream."""
+
+from collections.abc import Sequence
+
+from dietcl.experiments.claims import CLAIMS, contrasts_of
+from dietcl.experiments.evidence import Contrast, judge
+from dietcl.experiments.show.sheets import Sheet
+from dietcl.experiments.show.views import signed
+from dietcl.experiments.study import Study
+
+
+def claim_sheet(studies: Sequence[Study]) -> Sheet:
+    """Return the verdict on every claim by stream, with the differences that decide it."""
+    rows = tuple(
+        (claim.text, claim.paper, claim.suite, *(_cell(contrasts_of(claim, study)) for study in studies))
+        for claim in CLAIMS
+    )
+    title = "Differences in points, paired by seed, with 95 % intervals; of several, the deciding one."
+    return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in studies)), rows)
+
+
+def suite_claims(study: Study, name: str) -> list[Sheet]:
+    """Return every difference on which the claims that a suite tests rest, as far as it was measured."""
+    rows = []
+    for claim in (claim for claim in CLAIMS if claim.suite == name):
+        contrasts = contrasts_of(claim, study)
+        measured = [contrast for contrast in contrasts if contrast.values]
+        if measured:
+            missing = len(contrasts) - len(measured)
+            rows.append((claim.text, claim.paper, "", f"{missing} not run" if missing else "", judge(contrasts)))
+        rows += [(f"· {each}", "", _claimed(each), str(len(each.values)), each.verdict) for each in measured]
+    header = ("claim, and the differences it rests on", "in the paper", "claimed", "seeds", "verdict")
+    return [Sheet("The claims: points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
+
+
+def _claimed(contrast: Contrast) -> str:
+    return f"{'above' if contrast.is_above else 'below'} {signed(contrast.bound) if contrast.bound else '0'}"
+
+
+def _cell(contrasts: Sequence[Contrast]) -> str:
+    measured = [contrast for contrast in contrasts if contrast.values]
+    if not measured:
+        return "not run"
+    hold = sum(contrast.verdict == "holds" for contrast in measured)
+    verdict = judge(contrasts)
+    deciding = [contrast for contrast in measured if contrast.verdict == verdict] or measured
+    worst = min(deciding, key=lambda contrast: contrast.support)
+    many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
+    if len(measured) < len(contrasts):
+        many += f", {len(contrasts) - len(measured)} not run"
+    return f"{verdict} ({worst}; {len(worst.values)} seeds{many})"
