@@ -13,6 +13,7 @@ from dietcl.experiments import suites as s
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Store, run_cells
 from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
+from dietcl.experiments.show.results import stream_text
 from dietcl.experiments.study import Missing, Study, seeds_of
 from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
@@ -84,13 +85,17 @@ def test_table1_has_every_method_of_the_registry():
 
 def test_the_budget_is_a_quarter_above_where_doubling_stops_gaining_more_than_its_error(study):
     assert study.peaks == pytest.approx(PEAKS)
-    assert (study.peak, study.budget) == (40, 50)
+    assert (study.peak, study.budget, study.still_gains) == (40, 50, False)
 
 
-def test_replay_that_never_stops_gaining_is_refused(tmp_path):
+def test_replay_that_never_stops_gaining_gets_the_last_budget_and_it_is_said(tmp_path):
     endless = RuledStudy("glyphs", tmp_path, lambda cell: int(cell.config.budget) / 4000)
-    with pytest.raises(UserError, match="still gains at 2560"):
-        _ = endless.budget
+    assert list(endless.peaks) == [10, 20, 40, 80, 160, 320]  # its gain past the last one is shown
+    assert (endless.peak, endless.budget, endless.still_gains) == (160, 200, True)
+    endless.measure(s.SUITES["sampling"], seeds=1)
+    assert "S* = 160 updates of 64 images, where the search ends, though Replay still gains; S = 200." in stream_text(
+        endless, tmp_path
+    )
 
 
 def test_points_are_scaled_from_the_paper_s_terms(study):

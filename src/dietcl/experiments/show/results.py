@@ -29,9 +29,10 @@ def write_results(path: Path, out: Path) -> None:
 def stream_text(study: Study, out: Path) -> str:
     """Return a stream's regime and tables, and links to all suites that were published."""
     peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
+    limit = ", where the search ends, though Replay still gains" if study.still_gains else ""
     lines = [
-        f"S* = {study.peak} updates of {study.batch} images, S = {study.budget}. Replay by budget on the search seeds: "
-        f"{peaks}.\n"
+        f"S* = {study.peak} updates of {study.batch} images{limit}; S = {study.budget}. Replay by budget on the search "
+        f"seeds: {peaks}.\n"
     ]
     links = []
     for name in SUITES:
