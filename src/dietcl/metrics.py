@@ -116,8 +116,10 @@ def summarize(correct: npt.ArrayLike, count: npt.ArrayLike, loss_sum: npt.ArrayL
     )
 
 
-def paired_difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of a - b over seeds and its 95 % Student t interval; one pair alone has no interval (nan)."""
+def paired_difference(
+    a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Return the mean of a - b over seeds and its Student t interval; one pair alone has no interval (nan)."""
     if len(a) != len(b) or not len(a):
         raise ValueError(f"paired values must be as many on both sides and at least one, not {len(a)} and {len(b)}")
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
@@ -125,7 +127,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, fl
     if len(difference) == 1:
         return mean, math.nan, math.nan
     standard_error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
-    half = student_t(len(difference) - 1) * standard_error
+    half = student_t(len(difference) - 1, confidence) * standard_error
     return mean, mean - half, mean + half
 
 

@@ -8,13 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.experiments.cells import Result
-from dietcl.experiments.show.views import Measure, signed
+from dietcl.experiments.measures import Measure
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import Arm, Point
 from dietcl.metrics import paired_difference
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 Values = npt.NDArray[np.float64]
+CONFIDENCE = 0.95
+
+
+def signed(points: float) -> str:
+    """Write points with their sign; a half rounds alike however it was computed."""
+    return f"{round(points, 9):+.1f}"
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,13 @@ class Contrast:
     @property
     def verdict(self) -> Verdict:
         """Whether the whole interval lies on the claimed side, on the other one, or neither."""
+        return self.verdict_at(CONFIDENCE)
+
+    def verdict_at(self, confidence: float) -> Verdict:
+        """Return the verdict of an interval of another confidence."""
         if len(self.values) < 2:
             return "cannot tell"
-        _, low, high = self.interval
+        _, low, high = paired_difference(self.values, [0.0] * len(self.values), confidence=confidence)
         above, below = low > self.bound, high < self.bound
         if above == below:
             return "cannot tell"
@@ -71,11 +81,14 @@ def within(label: str, one: Values, other: Values, margin: float) -> list[Contra
 
 
 def judge(contrasts: Sequence[Contrast]) -> Verdict:
-    """Return what follows from all differences together."""
-    verdicts = {contrast.verdict for contrast in contrasts}
-    if "does not hold" in verdicts:
+    """Return what follows from all differences together: it takes all to hold, and one to fall.
+
+    One of many falls by chance more often than one alone, so that their intervals are widened (Bonferroni).
+    """
+    together = 1 - (1 - CONFIDENCE) / max(1, len(contrasts))
+    if any(contrast.verdict_at(together) == "does not hold" for contrast in contrasts):
         return "does not hold"
-    return "holds" if verdicts == {"holds"} else "cannot tell"
+    return "holds" if {contrast.verdict for contrast in contrasts} == {"holds"} else "cannot tell"
 
 
 @dataclass(frozen=True)

@@ -36,20 +36,28 @@ class Setup:
     """A built-in source, or what reads the pack; None if a manifest must be given."""
     pack: str = ""
     """Name of the file that holds the images; empty for a built-in source."""
+    is_even: bool = False
+    """Whether every time step reveals equally many labels."""
     updates: int | None = None
     """The paper's budget per time step; None: 1.25 times the budget at which Replay peaks here, after a search."""
 
 
 # One more line here makes another stream known to every suite.
 SETUPS: dict[str, Setup] = {
-    "cifar100": Setup(title="CIFAR-100", recipe=Recipe(recipe="class"), reader=Strips(), pack="cifar100_32_webp.zip"),
+    "cifar100": Setup(
+        title="CIFAR-100",
+        recipe=Recipe(recipe="class"),
+        is_even=True,
+        reader=Strips(),
+        pack="cifar100_32_webp.zip",
+    ),
     "fruits360": Setup(
         title="Fruits-360",
         recipe=Recipe(recipe="time", label_rate=0.02),
         reader=Strips(label="first-word"),
         pack="fruits360_32_webp.zip",
     ),
-    "glyphs": Setup(title="glyphs", recipe=Recipe(recipe="class", label_rate=0.02), reader=Glyphs()),
+    "glyphs": Setup(title="glyphs", recipe=Recipe(recipe="class", label_rate=0.02), is_even=True, reader=Glyphs()),
     "yearbook": Setup(
         title="Yearbook",
         recipe=Recipe(recipe="time"),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dietcl.experiments.cells import Result
+from dietcl.experiments.measures import unevenness
 from dietcl.experiments.show.canvas import (
     BARS,
     End,
@@ -18,12 +19,13 @@ from dietcl.experiments.show.canvas import (
     style_of,
     trend,
 )
-from dietcl.experiments.show.shown import Floats, Shown, along, final, known_mean, known_spread, percent
+from dietcl.experiments.show.shown import Floats, Shown, along, average, final, known_mean, known_spread, percent
 from dietcl.experiments.study import Measured
 
 SEEN = "Accuracy on all time steps\nso far, A(t) (%)"
 MEANS = "lines: means over seeds"
 FAINT = f"{MEANS}; faint lines: single seeds"
+LEVELS = ("After the last time step, A(T)", "Mean along the stream, A")
 GAP_STEP = 3
 THRESHOLD_STEPS = (2, 3, 4)
 
@@ -126,7 +128,10 @@ def stages(view: Shown) -> Any:
 
 def origins(view: Shown) -> Any:
     """Draw accuracy after the last time step by time step of origin."""
-    notes = (f"{MEANS}; bands: one standard deviation", "sd: over time steps of origin within a seed, mean over seeds")
+    notes = (
+        f"{MEANS}; bands: one standard deviation",
+        "sd: over time steps of origin within a seed, less what chance adds",
+    )
     figure, ((axes,),) = canvas((9.5, 4.4), view.title, view.small(*notes))
     ends = []
     for item in view.measured:
@@ -134,7 +139,7 @@ def origins(view: Shown) -> Any:
         style = {**style_of(item.arm), "marker": "o", "ms": 4}
         mean, spread = known_mean(seeds), np.nan_to_num(known_spread(seeds))
         axes.fill_between(_time_steps(seeds), mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0)
-        uneven = float(known_mean(known_spread(seeds.T, ddof=0)))
+        uneven = float(percent(item, unevenness).mean())
         ends += curve(axes, _time_steps(seeds), seeds, style, f"{item.arm.title} (sd {uneven:.1f})")
     _stream_axes(axes, "")
     axes.set(xlabel="Time step of origin of the test images", ylabel="Accuracy after the last time step (%)")
@@ -147,21 +152,23 @@ def origins(view: Shown) -> Any:
 
 
 def lines(view: Shown) -> Any:
-    """Draw accuracy after the last time step by budget."""
-    small = view.small(BARS, "at the right: A(T) in % at the largest budget, method")
-    figure, ((axes,),) = canvas((9, 5), view.title, small)
-    axes.set_xscale("log")
-    ends = []
+    """Draw accuracy after the last time step, and its mean along the stream, by budget."""
+    small = view.small(BARS, "at the right: percent at the largest budget, method")
+    figure, (row,) = canvas((12.5, 5), view.title, small, 1, 2)
     arms = view.arms()
-    for number, items in enumerate(arms):
-        aside = 1.012 ** (number - (len(arms) - 1) / 2)  # so that bars do not hide each other
-        x = np.array([float(view.scale.count(item.point.updates)) for item in items])
-        ends += trend(axes, x * aside, list(map(final, items)), style_of(items[0].arm), items[0].arm.title)
-    _ticks(axes, view, [point.updates for point in view.points()])
-    axes.set_xlabel(view.scale.axis("Updates per time step"))
-    axes.set_ylabel("Accuracy after the last time step, A(T) (%)")
-    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-    label_ends(axes, [end.valued() for end in ends])
+    for axes, measure, title in zip(row, (final, average), LEVELS, strict=True):
+        axes.set_xscale("log")
+        ends = []
+        for number, items in enumerate(arms):
+            aside = 1.012 ** (number - (len(arms) - 1) / 2)  # so that bars do not hide each other
+            x = np.array([float(view.scale.count(item.point.updates)) for item in items])
+            ends += trend(axes, x * aside, list(map(measure, items)), style_of(items[0].arm), items[0].arm.title)
+        _ticks(axes, view, [point.updates for point in view.points()])
+        axes.set_title(title, loc="left")
+        axes.set_xlabel(view.scale.axis("Updates per time step"))
+        axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+        label_ends(axes, [end.valued() for end in ends])
+    row[0].set_ylabel("Accuracy (%)")
     return figure
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dietcl import __version__
+from dietcl.experiments.measures import average, current, final, old, pooled, solved
 from dietcl.experiments.show.drawings import draw
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.show.verdicts import suite_claims
-from dietcl.experiments.show.views import average, current, final, old, pooled, sheets_of, solved
+from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Measured, Study
 from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, SUITES, Suite
 from dietcl.files import write_bytes, write_json

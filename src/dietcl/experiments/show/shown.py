@@ -81,6 +81,11 @@ def final(item: Measured) -> Floats:
     return percent(item, lambda result: result.final)
 
 
+def average(item: Measured) -> Floats:
+    """Return A of every seed in percent."""
+    return percent(item, lambda result: result.average)
+
+
 def along(item: Measured) -> Floats:
     """Return A(t) of every seed in percent, [seeds, T]."""
     return percent(item, lambda result: result.along)
@@ -93,12 +98,12 @@ def known_mean(values: npt.ArrayLike) -> Floats:
     return _quotient(np.where(known, table, 0.0).sum(axis=0), known.sum(axis=0))
 
 
-def known_spread(values: npt.ArrayLike, ddof: int = 1) -> Floats:
+def known_spread(values: npt.ArrayLike) -> Floats:
     """Return the standard deviation of what is known along the first axis, and nan where it needs more values."""
     table = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(table)
     squares = np.where(known, table - known_mean(table), 0.0) ** 2
-    return np.sqrt(_quotient(squares.sum(axis=0), known.sum(axis=0) - ddof))
+    return np.sqrt(_quotient(squares.sum(axis=0), known.sum(axis=0) - 1))
 
 
 def _quotient(above: Any, below: Any) -> Floats:

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from dietcl.experiments.claims import CLAIMS, contrasts_of
-from dietcl.experiments.evidence import Contrast, judge
+from dietcl.experiments.claims import CLAIMS, Claim, contrasts_of
+from dietcl.experiments.evidence import Contrast, Verdict, judge, signed
 from dietcl.experiments.show.sheets import Sheet
-from dietcl.experiments.show.views import signed
 from dietcl.experiments.study import Study
+
+_TERMS = "Budgets and label rates are named as in the paper."
 
 
 def claim_sheet(studies: Sequence[Study]) -> Sheet:
     """Return the verdict on every claim by stream, with the differences that decide it."""
     rows = tuple(
-        (claim.text, claim.paper, claim.suite, *(_cell(contrasts_of(claim, study)) for study in studies))
-        for claim in CLAIMS
+        (claim.text, claim.paper, claim.suite, *(_cell(claim, study) for study in studies)) for claim in CLAIMS
     )
-    title = "Differences in points, paired by seed, with 95 % intervals; of several, the deciding one."
+    title = f"Differences in points, paired by seed, with 95 % intervals; of several, the deciding one. {_TERMS}"
     return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in studies)), rows)
 
 
@@ -25,25 +25,39 @@ def suite_claims(study: Study, name: str) -> list[Sheet]:
     for claim in (claim for claim in CLAIMS if claim.suite == name):
         contrasts = contrasts_of(claim, study)
         measured = [contrast for contrast in contrasts if contrast.values]
+        reason = claim.untestable(study.setup)
         if measured:
             missing = len(contrasts) - len(measured)
-            rows.append((claim.text, claim.paper, "", f"{missing} not run" if missing else "", judge(contrasts)))
-        rows += [(f"· {each}", "", _claimed(each), str(len(each.values)), each.verdict) for each in measured]
+            verdict = f"cannot be tested: {reason}" if reason else judge(contrasts)
+            rows.append((claim.text, claim.paper, "", f"{missing} not run" if missing else "", verdict))
+        rows += [
+            (f"· {each}", "", _claimed(each), str(len(each.values)), "" if reason else each.verdict)
+            for each in measured
+        ]
     header = ("claim, and the differences it rests on", "in the paper", "claimed", "seeds", "verdict")
-    return [Sheet("The claims: points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
+    title = f"The claims: points, paired by seed, with 95 % intervals. {_TERMS}"
+    return [Sheet(title, header, tuple(rows))] if rows else []
 
 
 def _claimed(contrast: Contrast) -> str:
     return f"{'above' if contrast.is_above else 'below'} {signed(contrast.bound) if contrast.bound else '0'}"
 
 
-def _cell(contrasts: Sequence[Contrast]) -> str:
+def _decides(contrast: Contrast, verdict: Verdict) -> bool:
+    """Whether a difference is among those to which a verdict on all of them is owed."""
+    return contrast.verdict == verdict or (verdict == "cannot tell" and contrast.verdict != "holds")
+
+
+def _cell(claim: Claim, study: Study) -> str:
+    contrasts, reason = contrasts_of(claim, study), claim.untestable(study.setup)
+    if reason:
+        return f"cannot be tested ({reason})"
     measured = [contrast for contrast in contrasts if contrast.values]
     if not measured:
         return "not run"
     hold = sum(contrast.verdict == "holds" for contrast in measured)
     verdict = judge(contrasts)
-    deciding = [contrast for contrast in measured if contrast.verdict == verdict] or measured
+    deciding = [contrast for contrast in measured if _decides(contrast, verdict)] or measured
     worst = min(deciding, key=lambda contrast: contrast.support)
     many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
     if len(measured) < len(contrasts):

@@ -6,95 +6,41 @@ import numpy as np
 
 from dietcl.experiments import paper
 from dietcl.experiments.cells import Result
+from dietcl.experiments.evidence import signed
+from dietcl.experiments.measures import (
+    Measure,
+    after,
+    average,
+    current,
+    final,
+    gaps,
+    lost,
+    new_classes,
+    old,
+    pooled,
+    solved,
+    unevenness,
+)
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import DIETCL, Suite
 from dietcl.metrics import paired_difference
 
-Measure = Callable[[Result], float]
 _PER = ("per new label", "per remembered label, in the end", "per arriving image")
-
-
-def final(result: Result) -> float:
-    """Return A(T)."""
-    return result.final
-
-
-def average(result: Result) -> float:
-    """Return A: the mean of accuracy along the stream."""
-    return result.average
-
-
-def current(result: Result) -> float:
-    """Return the accuracy on the last time step's own test images."""
-    return result.summary.final_current
-
-
-def old(result: Result) -> float:
-    """Return the accuracy on earlier time steps' test images."""
-    return result.summary.final_old_mean
-
-
-def solved(result: Result) -> float:
-    """Return the accuracy of the final encoder under a head solved from all labels, pooled."""
-    return float(result.facts["ridge"])
-
-
-def pooled(result: Result) -> float:
-    """Return A(T) pooled over test images, as the solved head is measured."""
-    return result.summary.final_pooled
-
-
-def unevenness(result: Result) -> float:
-    """Return the standard deviation of the final accuracy over time steps of origin."""
-    return float(np.nanstd(result.summary.accuracy[-1]))
-
-
-def new_classes(result: Result) -> float:
-    """Return the accuracy on a time step's own test images right after it, averaged along the stream."""
-    return float(np.nanmean(result.summary.current))
-
-
-def gap(result: Result) -> float:
-    """Return the stability gap: how far accuracy on earlier classes fell within the last time step and rose again.
-
-    What it had lost by the end for good is forgetting, and no part of it.
-    """
-    earlier = _earlier(result)
-    return min(earlier[0], earlier[-1]) - min(earlier)
-
-
-def lost(result: Result) -> float:
-    """Return how much accuracy on earlier classes was lost from the start to the end of the last time step."""
-    earlier = _earlier(result)
-    return earlier[0] - earlier[-1]
-
-
-def _earlier(result: Result) -> list[float]:
-    """Return the accuracy on earlier classes along the last time step."""
-    curve = result.facts["curve"]
-    last = max(event["t"] for event in curve)
-    return [float(np.mean(event["accuracy"][:-1])) for event in curve if event["t"] == last]
-
-
-def after(t: int) -> Measure:
-    """Return the accuracy after a time step."""
-    return lambda result: float(result.along[t - 1])
 
 
 def spread(results: Sequence[Result], measure: Measure) -> str:
     """Write mean and standard deviation over seeds in percent."""
-    values = [100 * measure(result) for result in results]
+    return _spread([measure(result) for result in results])
+
+
+def _spread(shares: Sequence[float]) -> str:
+    values = [100 * share for share in shares]
     if np.isnan(values).any():
         return "–"
     deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{np.mean(values):.1f}{deviation}"
-
-
-def signed(points: float) -> str:
-    """Write points with their sign; a half rounds alike however it was computed."""
-    return f"{round(points, 9):+.1f}"
 
 
 def difference(one: Measured, other: Measured, measure: Measure) -> str:
@@ -116,15 +62,19 @@ def _regimes(suite: Suite, measured: Sequence[Measured], scale: Scale) -> Sheet:
     for entry in measured:
         if entry.arm == suite.arms[0]:
             names = scale.regime(entry)
-            rows.append(
-                (
-                    scale.describe(suite, entry.point),
-                    *(f"{value:.3g}" if value < 100 else f"{value:,.0f}" for value in names.values()),
-                )
-            )
-    title = f"Passes of a time step (S updates of b = {scale.batch} images) for each label and image."
+            pairs = zip(names.values(), paper.passes(entry.point), strict=True)
+            cells = (f"{_passes(ours)} ({_passes(theirs)})" for ours, theirs in pairs)
+            rows.append((scale.describe(suite, entry.point), *cells))
+    title = (
+        f"Passes of a time step (S updates of b = {scale.batch} images) for each label and image; in brackets those of "
+        "the paper on ImageNet10k."
+    )
     header = ("at", *(f"{name} ({what})" for name, what in zip(names, _PER, strict=True)))
     return Sheet(title, header, tuple(rows))
+
+
+def _passes(number: float) -> str:
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _seeds(measured: Sequence[Measured]) -> str:
@@ -216,6 +166,14 @@ def _of_arms(columns: dict[str, Measure]) -> "_View":
     return view
 
 
+def _gap(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
+    columns: dict[str, Measure] = {"lost for good": lost, "A(3)": final, "current": current, "old": old}
+    (sheet,) = _of_arms(columns)(name, suite, measured, scale)
+    gap = [_spread(gaps(entry.results)) for entry in measured]
+    rows = tuple((title, own, *cells) for own, (title, *cells) in zip(gap, sheet.rows, strict=True))
+    return [Sheet(sheet.title, ("method", "stability gap", *columns), rows)]
+
+
 def flops_by_purpose(entry: Measured) -> dict[str, float]:
     """Return what was spent on each purpose, mean over seeds, the dearest first."""
     flops: dict[str, float] = {}
@@ -261,7 +219,7 @@ _VIEWS: dict[str, _View] = {
     "lines": _lines,
     "panels": _lines,
     "steps": _steps,
-    "gap": _of_arms({"stability gap": gap, "lost for good": lost, "A(3)": final, "current": current, "old": old}),
+    "gap": _gap,
     "stages": _of_arms({"new classes": new_classes, "all seen classes (A)": average, "A(T)": final}),
     "origins": _of_arms({"A(T)": final, "deviation over origins": unevenness, "current": current, "old": old}),
     "spending": _spending,

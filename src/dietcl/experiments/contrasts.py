@@ -1,0 +1,238 @@
+"""The differences on which the paper's claims rest, computed from finished runs."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dietcl.experiments import paper
+from dietcl.experiments import suites as s
+from dietcl.experiments.evidence import Contrast, Evidence, Values, less, within
+from dietcl.experiments.measures import Measure, after, average, final, gaps, unevenness
+from dietcl.experiments.study import Missing
+from dietcl.experiments.suites import SUITES, Arm, Group, Point
+
+HELP = 0.05
+"""Of the accuracy itself: the least that the paper calls help (0.86 of 16.82); what is less counts as nothing."""
+SIMILAR = 0.11
+"""The same over stream lengths, where the paper calls 24.9 and 22.2 similar."""
+Contrasts = Callable[[Evidence], list[Contrast]]
+
+
+def lead(groups: tuple[Group, ...], is_in_paper: bool, measure: Measure = final) -> Contrasts:
+    """DietCL's lead over every other method of some groups, of the paper's or of further ones."""
+    others = [
+        arm
+        for arm in s.EVERY
+        if arm.group in groups and arm is not s.DIETCL and (arm.title in paper.TABLE1) == is_in_paper
+    ]
+
+    def over(evidence: Evidence, arm: Arm) -> Contrast:
+        ours, label = evidence.values(s.DIETCL, measure), f"DietCL less {arm.title}"
+        try:
+            return less(label, ours, evidence.values(arm, measure))
+        except Missing:
+            return Contrast(label, ())
+
+    return lambda evidence: [over(evidence, arm) for arm in others]
+
+
+def lead_at_budgets(others: Sequence[Arm], budgets: Sequence[int]) -> Contrasts:
+    """DietCL's lead in A at several budgets."""
+    return lambda evidence: [
+        less(
+            f"DietCL less {arm.title} at {updates:,}",
+            evidence.values(s.DIETCL, average, Point(updates=updates)),
+            evidence.values(arm, average, Point(updates=updates)),
+        )
+        for arm in others
+        for updates in budgets
+    ]
+
+
+def change(
+    label: str,
+    with_it: Arm,
+    without: Arm,
+    measure: Measure = final,
+    point: Point = Point(),  # noqa: B008 (it is frozen)
+    is_above: bool = True,
+) -> Contrasts:
+    """What one change brings: something, or nothing and less."""
+    return lambda evidence: [
+        less(label, evidence.values(with_it, measure, point), evidence.values(without, measure, point), 0.0, is_above)
+    ]
+
+
+def little_without_mask(evidence: Evidence) -> list[Contrast]:
+    """What reconstruction brings with the masked loss and without, which is little: half of the least help."""
+    arms = (s.WHOLE, s.MASKED_BALANCED, s.UNMASKED, s.BALANCED)
+    whole, masked, unmasked, balanced = _common(*(evidence.values(arm, final) for arm in arms))
+    return [
+        less("reconstruction with, less without the masked loss", whole - masked, unmasked - balanced),
+        less("reconstruction without the masked loss", unmasked, balanced, _share(whole, HELP / 2), is_above=False),
+    ]
+
+
+def collapse(evidence: Evidence) -> list[Contrast]:
+    """Half of DietCL's accuracy less CaSSLe's, where the paper has a third (5.78 of 16.82)."""
+    return [
+        less(
+            f"half of DietCL less CaSSLe at {updates}",
+            evidence.values(s.DIETCL, final, Point(updates=updates)) / 2,
+            evidence.values(s.CASSLE, final, Point(updates=updates)),
+        )
+        for updates in (100, 500)
+    ]
+
+
+def overfits(arm: Arm) -> Contrasts:
+    """A where the other seeds peak, as no seed chooses its own peak, less at the largest budget."""
+    *smaller, largest = (point.updates for point in SUITES["budget"].points)
+
+    def contrasts(evidence: Evidence) -> list[Contrast]:
+        last, *rest = _common(
+            *(evidence.values(arm, average, Point(updates=updates)) for updates in (largest, *smaller))
+        )
+        curves = np.array(rest)
+        peaks = [curves[np.delete(curves, seed, axis=1).sum(axis=1).argmax(), seed] for seed in range(len(last))]
+        return [less(f"{arm.title} at its peak less at {largest:,}", np.array(peaks), last)]
+
+    return contrasts
+
+
+def hurt_by_little(evidence: Evidence) -> list[Contrast]:
+    """What the smallest budget costs every method, in A."""
+    return [_above_zero(f"{arm.title} at 500 less at 100", _decline(evidence, arm)) for arm in s.THREE]
+
+
+def hurt_most(evidence: Evidence) -> list[Contrast]:
+    """What the smallest budget costs GDumb, less what it costs another method."""
+    gdumb = _decline(evidence, s.GDUMB)
+    return [less(f"loss of GDumb less of {arm.title}", gdumb, _decline(evidence, arm)) for arm in (s.DIETCL, s.CASSLE)]
+
+
+def _decline(evidence: Evidence, arm: Arm) -> Values:
+    usual, few = _common(*(evidence.values(arm, average, Point(updates=updates)) for updates in (500, 100)))
+    return usual - few
+
+
+def early_drop(evidence: Evidence) -> list[Contrast]:
+    """How much is lost from time step 1 to 5, of another method less of DietCL."""
+
+    def lost(arm: Arm) -> Values:
+        return evidence.values(arm, after(1)) - evidence.values(arm, after(5))
+
+    ours = lost(s.DIETCL)
+    return [less(f"loss by t = 5, {arm.title} less DietCL", lost(arm), ours) for arm in (s.EWC, s.MAS, s.CASSLE)]
+
+
+def more_labels(evidence: Evidence) -> list[Contrast]:
+    """What more labels bring DietCL while they bring something."""
+    few, usual, many = (_at_rate(evidence, s.DIETCL, rate) for rate in (0.005, 0.01, 0.05))
+    return [less("1 % less 0.5 %", usual, few), less("5 % less 1 %", many, usual)]
+
+
+def others_gain_less(evidence: Evidence) -> list[Contrast]:
+    """What ten times the labels bring DietCL, less what they bring the others."""
+
+    def gain(arm: Arm) -> Values:
+        many, few = _common(*(_at_rate(evidence, arm, rate) for rate in (0.05, 0.005)))
+        return many - few
+
+    ours = gain(s.DIETCL)
+    return [less(f"gain of DietCL less of {arm.title}", ours, gain(arm)) for arm in (s.GDUMB, s.CASSLE)]
+
+
+def enough_labels(evidence: Evidence) -> list[Contrast]:
+    """What the last doubling of labels brings DietCL."""
+    many, most = (_at_rate(evidence, s.DIETCL, rate) for rate in (0.05, 0.1))
+    return [less("10 % less 5 %", most, many, _share(many), is_above=False)]
+
+
+def _at_rate(evidence: Evidence, arm: Arm, rate: float) -> Values:
+    return evidence.values(arm, average, Point(label_rate=rate))
+
+
+def stable_budget(evidence: Evidence) -> list[Contrast]:
+    """DietCL's A at large budgets, neither better nor worse than at the usual one."""
+    usual = evidence.values(s.DIETCL, average)
+    return [
+        contrast
+        for updates in (1500, 2500)
+        for contrast in within(
+            f"{updates:,} less 500 updates",
+            evidence.values(s.DIETCL, average, Point(updates=updates)),
+            usual,
+            _share(usual),
+        )
+    ]
+
+
+def stable_length(evidence: Evidence) -> list[Contrast]:
+    """By A(T), which is of all classes; A has easier beginnings the fewer classes a time step brings."""
+    usual = evidence.values(s.DIETCL, final)
+    return [
+        contrast
+        for steps in (10, 50, 100)
+        for contrast in within(
+            f"T = {steps} less T = 20",
+            evidence.values(s.DIETCL, final, s.of_length(steps)),
+            usual,
+            _share(usual, SIMILAR),
+        )
+    ]
+
+
+def longer_is_worse(evidence: Evidence) -> list[Contrast]:
+    """What GDumb and CaSSLe lose from the shortest to the longest stream."""
+    short, long = s.of_length(10), s.of_length(100)
+    return [
+        less(f"{arm.title}, T = 10 less T = 100", evidence.values(arm, final, short), evidence.values(arm, final, long))
+        for arm in (s.GDUMB, s.CASSLE)
+    ]
+
+
+def same_threshold(evidence: Evidence) -> list[Contrast]:
+    """The upper two thresholds less the lower two, after each time step that could choose one."""
+
+    def mean(t: int, points: Sequence[Point]) -> Values:
+        one, other = _common(*(evidence.values(s.DIETCL, after(t), point) for point in points))
+        return (one + other) / 2
+
+    points = SUITES["threshold"].points
+    return [
+        less(f"B = 400 and 450 less 300 and 350, A({t})", mean(t, points[2:]), mean(t, points[:2])) for t in (2, 3, 4)
+    ]
+
+
+def evens_out(evidence: Evidence) -> list[Contrast]:
+    """What the memory-only phase takes off the deviation over time steps of origin."""
+    (point,) = SUITES["balance-phase"].points
+    without, with_it = (evidence.values(arm, unevenness, point) for arm in (s.JOINT_ONLY, s.DIETCL))
+    return [less("deviation over origins, without less with", without, with_it)]
+
+
+def no_gap(evidence: Evidence) -> list[Contrast]:
+    """The stability gap of Replay and of DietCL, which has none: less than the least help."""
+    (point,) = SUITES["stability-gap"].points
+    ours, replay = (100 * np.array(gaps(evidence.results(arm, point))) for arm in (s.DIETCL, s.ER))
+    level = evidence.values(s.DIETCL, final, point)
+    return [
+        _above_zero("gap of ER", replay),
+        less("gap of ER less of DietCL", replay, ours),
+        less("gap of DietCL", ours, 0 * ours, _share(level), is_above=False),
+    ]
+
+
+def _above_zero(label: str, values: Values) -> Contrast:
+    return less(label, values, 0 * values)
+
+
+def _share(level: Values, share: float = HELP) -> float:
+    return share * float(level.mean())
+
+
+def _common(*values: Values) -> list[Values]:
+    """Return measures over their common seeds."""
+    seeds = min(map(len, values))
+    return [each[:seeds] for each in values]
