@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dietcl.experiments import contrasts as c
+from dietcl.experiments import paper
 from dietcl.experiments import suites as s
 from dietcl.experiments.claims import CLAIMS, contrasts_of
-from dietcl.experiments.contrasts import overfits
 from dietcl.experiments.evidence import Contrast, Evidence, judge, within
 from dietcl.experiments.measures import final, gaps, lost, unevenness
 from dietcl.experiments.show.results import studies
@@ -89,7 +90,7 @@ def test_replay_overfits_if_it_loses_from_where_other_seeds_peak():
     def judged(*by_seed):
         curves = dict(zip(budgets, np.array(by_seed).T, strict=True))
         evidence = SimpleNamespace(values=lambda arm, measure, point: curves[point.updates])
-        (contrast,) = overfits(s.ER)(evidence)
+        (contrast,) = c.overfits(s.ER)(evidence)
         return contrast
 
     # Seeds 1 and 2 peak at 400, so that seed 0 is read there and not at its own peak; 12 - 8, 14 - 9, 13 - 9.
@@ -97,6 +98,40 @@ def test_replay_overfits_if_it_loses_from_where_other_seeds_peak():
     assert falling.values == pytest.approx((4, 5, 4))
     # One that gains up to the end has no peak before it.
     assert judged([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6.1]).values == pytest.approx((-1, -1.1))
+
+
+def test_differences_of_budgets_rates_and_lengths_by_hand():
+    """Each is fed an accuracy by arm and point, and must subtract the right ones on the right side."""
+
+    usual = Point()
+
+    def values(arm, measure, point=usual):
+        level = {"DietCL": 30, "CaSSLe": 20, "GDumb": 10}[arm.title]
+        fewer = {"DietCL": 2, "CaSSLe": 3, "GDumb": 7}[arm.title] * (point.updates == 100)
+        more = {"DietCL": 100, "CaSSLe": 20, "GDumb": 10}[arm.title] * point.label_rate
+        return np.full(3, level - fewer + more - 0.01 * point.time_steps + 0.001 * point.threshold)
+
+    def means(function):
+        return [contrast.interval[0] for contrast in function(SimpleNamespace(values=values))]
+
+    assert means(c.hurt_by_little) == pytest.approx([2, 3, 7])
+    assert means(c.hurt_most) == pytest.approx([7 - 2, 7 - 3])
+    assert means(c.more_labels) == pytest.approx([0.5, 4])
+    assert means(c.others_gain_less) == pytest.approx([4.5 - 0.45, 4.5 - 0.9])
+    assert means(c.enough_labels) == pytest.approx([5])
+    assert means(c.same_threshold) == pytest.approx([0.1] * 3)  # (400 + 450 - 300 - 350) / 2 thousandths
+    assert means(c.lead_at_budgets((s.GDUMB,), (100,))) == pytest.approx([28 - 3 + 0.9])
+    assert means(c.stable_budget) == pytest.approx([0] * 4)
+    short, _, fifty, fifty_again, *_ = means(c.stable_length)
+    assert (short, fifty, fifty_again) == pytest.approx((0.1, -0.3, -0.3))
+
+
+def test_the_paper_s_passes_by_hand():
+    # 500 updates of 1,024 images; 5,000 labels and 505,000 images in each of 20 time steps.
+    assert paper.passes(Point()) == pytest.approx((102.4, 5.12, 512 / 505))
+    assert paper.passes(Point(label_rate=0.1)) == pytest.approx((10.24, 0.512, 512 / 505))
+    # A fifth as long a time step with a fifth of the updates.
+    assert paper.passes(s.of_length(100)) == pytest.approx((102.4, 1.024, 512 / 505))
 
 
 def test_the_difference_that_decides_is_the_one_shown(tmp_path):
