@@ -37,7 +37,7 @@ def run(*rows, **facts):
         for k, value in enumerate(row):
             if value is not None:
                 count[t, k], correct[t, k] = 1000 * (k + 1), 10 * value * (k + 1)
-    return Result("", summarize(correct, count, np.zeros((size, size))), facts)
+    return Result("", 0, summarize(correct, count, np.zeros((size, size))), facts)
 
 
 def level(value, size=2, **facts):
@@ -272,13 +272,13 @@ def test_heads_link_the_own_to_the_solved_one():
     items = [
         measured(ER, run(*uneven["rows"], ridge=0.5), run(*uneven["rows"], ridge=0.6)),
         measured(DIETCL, level(70, ridge=0.8)),
-        measured(FROZEN, level(10)),
+        measured(FROZEN, level(10, ridge=0.12)),
     ]
     (axes,) = drawn("solved-heads", items).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [DIETCL.title, ER.title, FROZEN.title]
     links = [line.get_xdata() for line in axes.lines if line.get_label() == "_link"]
     assert links[:2] == [pytest.approx([70, 80]), pytest.approx([100 / 3, 55])]
-    assert texts(axes) == ["own", "70.0", "33.3 ± 0.0", "10.0", "solved", "80.0", "55.0 ± 7.1", "–"]
+    assert texts(axes) == ["own", "70.0", "33.3 ± 0.0", "10.0", "solved", "80.0", "55.0 ± 7.1", "12.0"]
 
 
 # How it looks.

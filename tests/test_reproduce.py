@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from dietcl.cli import main
+from dietcl.errors import NotFinite
 from dietcl.experiments import study as studies
 from dietcl.experiments import trials
 from dietcl.experiments.setups import SETUPS, Setup
 from dietcl.experiments.suites import SUITES, Point
+from dietcl.files import locked
 from dietcl.parallel import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.glyphs import Glyphs
@@ -128,6 +130,11 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
         (["sampling", "--methods", "er,lwf"], "--methods lwf: sampling has no such method; choose from er:uniform, er"),
         (["table1", "--seeds", "0"], "--seeds 0: give at least 1"),
         (["table1", "--jobs", "0"], "--jobs 0: give at least 1"),
+        (["table1", "--stream", "cloc", "--data", "no.parquet"], "no.parquet: no such manifest; give a Parquet file"),
+        (["all", "--methods", "dietcl,eer"], "--methods eer: all has no such method; choose from joint, ewc"),
+        (["table1", "--write", "RESULTS.md"], "--write RESULTS.md: goes with claims; leave it out"),
+        (["claims"], "--out results: holds no counts; give the folder that a suite wrote"),
+        (["claims", "--stream", "cifar100"], "--stream cifar100: claims are judged from all counts in --out; leave it"),
     ],
 )
 def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
@@ -135,3 +142,62 @@ def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, 
     assert main(["reproduce", *arguments]) == 2
     assert sentence in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """A folder with counts of one suite."""
+    RuledStudy("glyphs", tmp_path / "results", lambda cell: 0.4).measure(SUITES["sampling"], seeds=1)
+    return tmp_path / "results"
+
+
+def test_claims_go_into_a_file_that_is_there(counted, tmp_path, capsys):
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "no.md")]) == 2
+    assert "no.md: no such file; give a Markdown file with the lines <!-- claims: begin -->" in capsys.readouterr().err
+    (tmp_path / "some.md").write_text("# Mine\n")
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert (tmp_path / "some.md").read_text() == "# Mine\n"
+
+
+def test_a_damaged_line_is_named(counted, capsys):
+    path = counted / "glyphs" / "cells.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, '{"key": \n', *rest]))
+    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert f"{path}: line 2 is damaged; delete it" in capsys.readouterr().err
+
+
+def test_counts_of_other_images_are_not_mixed(few, tmp_path, capsys):
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command += ["--scratch", str(tmp_path / "runs"), "--methods", "er"]
+    assert main(command) == 0
+    other = Glyphs(classes=4, per_class=20, test_per_class=6).prepare(tmp_path / "other")
+    before = (tmp_path / "results/few/cells.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main([*command, "--methods", "er:uniform", "--data", str(other)]) == 2
+    assert f"few: holds runs on other images than {other}; choose another --out" in capsys.readouterr().err
+    assert (tmp_path / "results/few/cells.jsonl").read_bytes() == before
+
+
+def test_runs_that_all_diverge_leave_a_sentence(few, tmp_path, monkeypatch, capsys):
+    def diverge(*arguments, **options):
+        raise NotFinite("the loss is not finite in update 1")
+
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command += ["--scratch", str(tmp_path / "runs")]
+    monkeypatch.setattr("dietcl.run.execute", diverge)
+    monkeypatch.setattr("dietcl.experiments.cells.shutil.rmtree", lambda folder: None)
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert "diverged (the loss is not finite in update 1)" in said.out
+    assert "reproduce sampling: every run diverged, so that there is nothing to show" in said.err
+
+
+def test_one_process_at_a_time_writes_counts(few, tmp_path, capsys):
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command += ["--scratch", str(tmp_path / "runs")]
+    folder = tmp_path / "results" / "few"
+    folder.mkdir(parents=True)
+    with locked(folder, print):
+        assert main(command) == 2
+    assert "is at work in it; wait for its end" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""RESULTS.md and results/: every number is what the committed counts say, recomputed here by other means."""
+"""RESULTS.md and results/: A(T), A and differences recomputed here by other means, all else by the same command."""
 
 import json
 import re
@@ -27,12 +27,21 @@ def counts(name: str) -> dict[str, dict]:
     return {line["key"]: line for line in lines}
 
 
+def accuracies(name: str, line: dict) -> list[float]:
+    """Return A(t) in percent: of all test images where time orders it, else the mean over time steps of origin."""
+    found = []
+    for t, (rights, counts) in enumerate(zip(line["correct"], line["count"], strict=True), 1):
+        tested = [(right, count) for right, count in zip(rights[:t], counts[:t], strict=True) if count]
+        if tested and setup_named(name).recipe.recipe == "time":
+            found.append(100 * sum(right for right, _ in tested) / sum(count for _, count in tested))
+        elif tested:
+            found.append(100 * fmean(right / count for right, count in tested))
+    return found
+
+
 def final_accuracy(name: str, line: dict) -> float:
-    """Return A(T) in percent: of all test images where time orders it, else the mean over time steps of origin."""
-    last = list(zip(line["correct"][-1], line["count"][-1], strict=True))
-    if setup_named(name).recipe.recipe == "time":
-        return 100 * sum(right for right, _ in last) / sum(count for _, count in last)
-    return 100 * fmean(right / count for right, count in last if count)
+    """Return A(T) in percent."""
+    return accuracies(name, line)[-1]
 
 
 def published(name: str) -> list[dict]:
@@ -69,6 +78,8 @@ def test_every_published_accuracy_is_recomputed_from_the_counts(name):
             assert row["keys"]
             for key, value in zip(row["keys"], row["A(T)"], strict=True):
                 assert 100 * value == pytest.approx(final_accuracy(name, lines[key]), abs=1e-9), key
+            for key, value in zip(row["keys"], row.get("A", ()), strict="A" in row):
+                assert 100 * value == pytest.approx(fmean(accuracies(name, lines[key])), abs=1e-9), key
 
 
 @pytest.mark.parametrize("name", SETUPS)
@@ -90,6 +101,19 @@ def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
         assert found, row["arm"]
         # Rounded to a tenth, of which a half may go either way.
         assert [float(number) for number in found[0]] == pytest.approx([fmean(values), stdev(values)], abs=0.0501)
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_every_lead_in_results_md_is_recomputed_from_the_counts(name):
+    lines, text = counts(name), block(name)
+    (table,) = (suite for suite in published(name) if suite["suite"] == "table1")
+    levels = {row["arm"]: [final_accuracy(name, lines[key]) for key in row["keys"]] for row in table["rows"]}
+    for arm in levels.keys() - {"DietCL"}:
+        values = [ours - theirs for ours, theirs in zip(levels["DietCL"], levels[arm], strict=False)]
+        half = {3: 4.30265, 5: 2.77645}[len(values)] * stdev(values) / len(values) ** 0.5  # Student's t
+        wanted = [fmean(values), fmean(values) - half, fmean(values) + half]
+        (found,) = re.findall(rf"^\| DietCL less {re.escape(arm)} \| (\S+) \[(\S+), (\S+)\] \|", text, re.MULTILINE)
+        assert [float(number) for number in found] == pytest.approx(wanted, abs=0.0501), arm
 
 
 def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):

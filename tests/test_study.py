@@ -1,6 +1,7 @@
 """A study: equal trials for all, nothing chosen on what is reported, and the paper's terms scaled to a stream."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -240,6 +241,24 @@ def test_held_out_images_are_training_images_and_no_test_image_is_left(monkeypat
     assert 8 <= len(judged) <= 36
     stream = build_stream("few", open_manifest(held_out(manifest)), Recipe(time_steps=2, label_rate=0.1), 0)
     assert sum(len(test.rows) for test in stream.tests) == len(judged)
+
+
+def test_held_out_images_follow_their_manifest(tmp_path):
+    one, other = tmp_path / "one.parquet", tmp_path / "other.parquet"
+    table = pq.read_table(Glyphs(classes=2, per_class=20, test_per_class=5).prepare(tmp_path))
+    pq.write_table(table, one)
+    pq.write_table(table.slice(0, 20), other)
+    assert len(pq.read_table(held_out(one))) > len(pq.read_table(held_out(other)))  # side by side
+    before = len(pq.read_table(held_out(other)))
+    pq.write_table(table.slice(0, 10), other)
+    os.utime(other, ns=(2**62, 2**62))
+    assert len(pq.read_table(held_out(other))) < before
+
+
+def test_the_paper_s_own_streams_have_a_regime_without_a_search(tmp_path):
+    study = RuledStudy("cglm", tmp_path, lambda cell: 0.2)
+    study.measure(replace(s.SUITES["sampling"], points=(Point(),)), seeds=1)
+    assert stream_text(Study("cglm", tmp_path), tmp_path).startswith("S = 600 updates of 1024 images, as in the paper.")
 
 
 def test_missing_data_is_said_in_a_sentence(tmp_path):

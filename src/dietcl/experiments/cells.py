@@ -37,6 +37,7 @@ class Result:
     """What a cell measured; a run that diverged has a failure in the place of a summary that means anything."""
 
     key: str
+    seed: int
     summary: Summary
     facts: dict[str, Any]
     failure: str | None = None
@@ -67,9 +68,14 @@ class Store:
         self._lines: dict[str, dict[str, Any]] = {}
         text = path.read_text() if path.is_file() else ""
         self._is_whole = not text or text.endswith("\n")  # otherwise its last line was torn, and that cell is run again
-        for line in text.splitlines()[: None if self._is_whole else -1]:
-            entry = json.loads(line)
-            self._lines[entry["key"]] = entry
+        for number, line in enumerate(text.splitlines()[: None if self._is_whole else -1], 1):
+            try:
+                entry = json.loads(line)
+                self._lines[entry["key"]] = entry
+            except (ValueError, TypeError, KeyError):
+                raise UserError(
+                    f"{path}: line {number} is damaged; delete it, and the same command runs it again"
+                ) from None
 
     def __contains__(self, cell: Cell) -> bool:
         return self._lines.get(cell.key, {}).get("hash") == cell.hash
@@ -90,7 +96,8 @@ class Store:
         """Return what a finished cell measured."""
         entry = self._lines[cell.key]
         is_pooled = cell.config.recipe.recipe == "time"
-        return Result(cell.key, summarize(*_matrices(entry)), entry["facts"], entry.get("failure"), is_pooled)
+        summary = summarize(*_matrices(entry))
+        return Result(cell.key, cell.config.seed, summary, entry["facts"], entry.get("failure"), is_pooled)
 
 
 def run_cells(
@@ -160,9 +167,9 @@ def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str,
     from dietcl.experiments.ridge import ridge_accuracy
     from dietcl.run import open_stream
 
-    stream, _ = open_stream(config)
     if failure is not None:
         return {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": failure}
+    stream, _ = open_stream(config)
     labels = [len(step.labeled) for step in stream.steps]
     receipts = json.loads((folder / "receipts.json").read_text())
     flops: dict[str, float] = {}

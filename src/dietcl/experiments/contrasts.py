@@ -7,7 +7,7 @@ import numpy as np
 from dietcl.experiments import paper
 from dietcl.experiments import suites as s
 from dietcl.experiments.evidence import Contrast, Evidence, Values, less, within
-from dietcl.experiments.measures import Measure, after, average, final, gaps, unevenness
+from dietcl.experiments.measures import Measure, after, average, final, first, gaps, unevenness
 from dietcl.experiments.study import Missing
 from dietcl.experiments.suites import SUITES, Arm, Group, Point
 
@@ -36,13 +36,13 @@ def lead(groups: tuple[Group, ...], is_in_paper: bool, measure: Measure = final)
     return lambda evidence: [over(evidence, arm) for arm in others]
 
 
-def lead_at_budgets(others: Sequence[Arm], budgets: Sequence[int]) -> Contrasts:
-    """DietCL's lead in A at several budgets."""
+def lead_at_budgets(others: Sequence[Arm], budgets: Sequence[int], measure: Measure) -> Contrasts:
+    """DietCL's lead at several budgets."""
     return lambda evidence: [
         less(
             f"DietCL less {arm.title} at {updates:,}",
-            evidence.values(s.DIETCL, average, Point(updates=updates)),
-            evidence.values(arm, average, Point(updates=updates)),
+            evidence.values(s.DIETCL, measure, Point(updates=updates)),
+            evidence.values(arm, measure, Point(updates=updates)),
         )
         for arm in others
         for updates in budgets
@@ -86,18 +86,26 @@ def collapse(evidence: Evidence) -> list[Contrast]:
 
 
 def overfits(arm: Arm) -> Contrasts:
-    """A where the other seeds peak, as no seed chooses its own peak, less at the largest budget."""
+    """A(T) at the peak before the largest budget, less at that."""
     *smaller, largest = (point.updates for point in SUITES["budget"].points)
 
     def contrasts(evidence: Evidence) -> list[Contrast]:
-        last, *rest = _common(
-            *(evidence.values(arm, average, Point(updates=updates)) for updates in (largest, *smaller))
-        )
-        curves = np.array(rest)
-        peaks = [curves[np.delete(curves, seed, axis=1).sum(axis=1).argmax(), seed] for seed in range(len(last))]
-        return [less(f"{arm.title} at its peak less at {largest:,}", np.array(peaks), last)]
+        last, *rest = _common(*(evidence.values(arm, final, Point(updates=updates)) for updates in (largest, *smaller)))
+        return [less(f"{arm.title} at its peak less at {largest:,}", _at_peak(rest), last)]
 
     return contrasts
+
+
+def _at_peak(choices: Sequence[Values]) -> Values:
+    """Return each seed where the others are best, as no seed chooses its own peak; nan without others, or a result."""
+    table = np.array(choices)
+    peaks = np.full(table.shape[1], np.nan)
+    complete = np.flatnonzero(~np.isnan(table).any(axis=0))
+    for seed in complete:
+        others = table[:, complete[complete != seed]]
+        if others.size:
+            peaks[seed] = table[others.sum(axis=1).argmax(), seed]
+    return peaks
 
 
 def hurt_by_little(evidence: Evidence) -> list[Contrast]:
@@ -117,10 +125,10 @@ def _decline(evidence: Evidence, arm: Arm) -> Values:
 
 
 def early_drop(evidence: Evidence) -> list[Contrast]:
-    """How much is lost from time step 1 to 5, of another method less of DietCL."""
+    """How much is lost from the first time step to the fifth, of another method less of DietCL."""
 
     def lost(arm: Arm) -> Values:
-        return evidence.values(arm, after(1)) - evidence.values(arm, after(5))
+        return evidence.values(arm, first) - evidence.values(arm, after(5))
 
     ours = lost(s.DIETCL)
     return [less(f"loss by t = 5, {arm.title} less DietCL", lost(arm), ours) for arm in (s.EWC, s.MAS, s.CASSLE)]
@@ -184,24 +192,25 @@ def stable_length(evidence: Evidence) -> list[Contrast]:
 
 
 def longer_is_worse(evidence: Evidence) -> list[Contrast]:
-    """What GDumb and CaSSLe lose from the shortest to the longest stream."""
-    short, long = s.of_length(10), s.of_length(100)
-    return [
-        less(f"{arm.title}, T = 10 less T = 100", evidence.values(arm, final, short), evidence.values(arm, final, long))
-        for arm in (s.GDUMB, s.CASSLE)
-    ]
+    """What GDumb and CaSSLe lose from the shortest to the longest stream: more than what counts as similar."""
+
+    def lost(arm: Arm) -> Contrast:
+        short, long = (evidence.values(arm, final, s.of_length(steps)) for steps in (10, 100))
+        return less(f"{arm.title}, T = 10 less T = 100", short, long, _share(short, SIMILAR))
+
+    return [lost(arm) for arm in (s.GDUMB, s.CASSLE)]
 
 
 def same_threshold(evidence: Evidence) -> list[Contrast]:
-    """The upper two thresholds less the lower two, after each time step that could choose one."""
+    """The better of the upper two thresholds less the better of the lower two, after each time step that may choose."""
 
-    def mean(t: int, points: Sequence[Point]) -> Values:
-        one, other = _common(*(evidence.values(s.DIETCL, after(t), point) for point in points))
-        return (one + other) / 2
+    def better(t: int, points: Sequence[Point]) -> Values:
+        return _at_peak(_common(*(evidence.values(s.DIETCL, after(t), point) for point in points)))
 
     points = SUITES["threshold"].points
     return [
-        less(f"B = 400 and 450 less 300 and 350, A({t})", mean(t, points[2:]), mean(t, points[:2])) for t in (2, 3, 4)
+        less(f"B = 400 or 450 less 300 or 350, A({t})", better(t, points[2:]), better(t, points[:2]))
+        for t in s.THRESHOLD_STEPS
     ]
 
 
@@ -215,7 +224,9 @@ def evens_out(evidence: Evidence) -> list[Contrast]:
 def no_gap(evidence: Evidence) -> list[Contrast]:
     """The stability gap of Replay and of DietCL, which has none: less than the least help."""
     (point,) = SUITES["stability-gap"].points
-    ours, replay = (100 * np.array(gaps(evidence.results(arm, point))) for arm in (s.DIETCL, s.ER))
+    pairs = zip(*(evidence.study.finished(arm, point) for arm in (s.DIETCL, s.ER)), strict=False)
+    both = [pair for pair in pairs if not any(result.failure for result in pair)]
+    ours, replay = (100 * np.array(gaps([pair[place] for pair in both])) for place in (0, 1))
     level = evidence.values(s.DIETCL, final, point)
     return [
         _above_zero("gap of ER", replay),
@@ -229,7 +240,7 @@ def _above_zero(label: str, values: Values) -> Contrast:
 
 
 def _share(level: Values, share: float = HELP) -> float:
-    return share * float(level.mean())
+    return share * float(np.nanmean(level))
 
 
 def _common(*values: Values) -> list[Values]:

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.experiments.cells import Result
 from dietcl.experiments.measures import Measure
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import Arm, Point
@@ -25,7 +24,7 @@ def signed(points: float) -> str:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference by seed, in points, and on which side of a bound the claim puts it; without values: not run."""
+    """A difference by seed, in points, and on which side of a bound the claim puts it; without values: unknown."""
 
     label: str
     values: tuple[float, ...]
@@ -67,9 +66,10 @@ class Contrast:
 
 
 def less(label: str, one: Values, other: Values, bound: float = 0.0, is_above: bool = True) -> Contrast:
-    """Return the difference of two measures over their common seeds."""
+    """Return the difference of two measures over the seeds that have a result in both."""
     common = min(len(one), len(other))
-    return Contrast(label, tuple((one[:common] - other[:common]).tolist()), bound, is_above)
+    difference = one[:common] - other[:common]
+    return Contrast(label, tuple(difference[~np.isnan(difference)].tolist()), bound, is_above)
 
 
 def within(label: str, one: Values, other: Values, margin: float) -> list[Contrast]:
@@ -81,14 +81,19 @@ def within(label: str, one: Values, other: Values, margin: float) -> list[Contra
 
 
 def judge(contrasts: Sequence[Contrast]) -> Verdict:
-    """Return what follows from all differences together: it takes all to hold, and one to fall.
+    """Return what follows from all differences together: it takes all to hold, and one to fall."""
+    if failing(contrasts):
+        return "does not hold"
+    return "holds" if {contrast.verdict for contrast in contrasts} == {"holds"} else "cannot tell"
+
+
+def failing(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Return the differences with each of which a claim falls.
 
     One of many falls by chance more often than one alone, so that their intervals are widened (Bonferroni).
     """
     together = 1 - (1 - CONFIDENCE) / max(1, len(contrasts))
-    if any(contrast.verdict_at(together) == "does not hold" for contrast in contrasts):
-        return "does not hold"
-    return "holds" if {contrast.verdict for contrast in contrasts} == {"holds"} else "cannot tell"
+    return [contrast for contrast in contrasts if contrast.verdict_at(together) == "does not hold"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,6 @@ class Evidence:
     study: Study
 
     def values(self, arm: Arm, measure: Measure, point: Point = Point()) -> Values:  # noqa: B008 (it is frozen)
-        """Return a measure of an arm by seed, in percent."""
-        return 100 * np.array([measure(result) for result in self.results(arm, point)])
-
-    def results(self, arm: Arm, point: Point) -> tuple[Result, ...]:
-        """Return the results of an arm by seed; raises Missing if there are none."""
-        return self.study.finished(arm, point)
+        """Return a measure of an arm by seed, in percent; nan where it diverged."""
+        results = self.study.finished(arm, point)
+        return 100 * np.array([np.nan if result.failure else measure(result) for result in results])

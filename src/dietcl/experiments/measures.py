@@ -34,6 +34,11 @@ def after(t: int) -> Measure:
     return lambda result: float(result.along[t - 1])
 
 
+def first(result: Result) -> float:
+    """Return the accuracy after the first time step that has test images."""
+    return float(result.along[~np.isnan(result.along)][0])
+
+
 def solved(result: Result) -> float:
     """Return the accuracy of the final encoder under a head solved from all labels, pooled."""
     return float(result.facts["ridge"])
@@ -78,7 +83,8 @@ def lost(result: Result) -> float:
 
 
 def _earlier(result: Result) -> list[float]:
-    """Return the accuracy on earlier classes along the last time step."""
+    """Return the accuracy on earlier classes along the last time step, as far as they have test images."""
     curve = result.facts["curve"]
     last = max(event["t"] for event in curve)
-    return [float(np.mean(event["accuracy"][:-1])) for event in curve if event["t"] == last]
+    tested = ~np.isnan(result.summary.accuracy[last - 1, : last - 1])
+    return [float(np.mean(np.array(event["accuracy"][:-1])[tested])) for event in curve if event["t"] == last]

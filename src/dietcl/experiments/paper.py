@@ -55,11 +55,12 @@ LABELED, UNLABELED = 5_000, 500_000
 
 
 def passes(point: Point) -> tuple[float, float, float]:
-    """Return the passes of a time step over its labels, over all labels of the stream, and over its images."""
+    """Return the passes of a time step over its labels, over all labels up to the last one, and over its images."""
     spent = point.updates * BATCH
     share = PAPER_TIME_STEPS / point.time_steps
-    labels = LABELED * point.label_rate / PAPER_RATE
-    return spent / (labels * share), spent / (labels * PAPER_TIME_STEPS), spent / ((LABELED + UNLABELED) * share)
+    labels = LABELED * point.label_rate / PAPER_RATE * share
+    time_steps = point.first_time_steps or point.time_steps
+    return spent / labels, spent / (labels * time_steps), spent / ((LABELED + UNLABELED) * share)
 
 
 def at(suite: str, arm: str, point: Point, measure: str) -> float | None:

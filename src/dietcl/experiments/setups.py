@@ -19,7 +19,7 @@ from dietcl.streams.sources.pack import prepare_pack
 from dietcl.streams.sources.strips import Strips
 
 Progress = Callable[[int, int | None], None]
-HELD_OUT = 0.1
+HELD_OUT_SHARE = 0.1
 """Share of the training images on which hyperparameters are judged, in the place of the test images."""
 
 
@@ -38,6 +38,8 @@ class Setup:
     """Name of the file that holds the images; empty for a built-in source."""
     is_even: bool = False
     """Whether every time step reveals equally many labels."""
+    is_binary: bool = False
+    """Whether there are two classes only."""
     updates: int | None = None
     """The paper's budget per time step; None: 1.25 times the budget at which Replay peaks here, after a search."""
 
@@ -61,6 +63,7 @@ SETUPS: dict[str, Setup] = {
     "yearbook": Setup(
         title="Yearbook",
         recipe=Recipe(recipe="time"),
+        is_binary=True,
         test_images=None,  # few of them are of early years
         reader=Arrays(label="gender", time="year", split="split", test="1", unknown="-1"),
         pack="yearbook_32.npz",
@@ -117,11 +120,11 @@ def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, 
 
 def held_out(manifest: Path) -> Path:
     """Return a manifest beside this one without its test images, in whose place a tenth of the others stands."""
-    path = manifest.with_name("held-out.parquet")
-    if not path.is_file():
+    path = manifest.with_name(f"{manifest.stem}-held-out.parquet")
+    if not path.is_file() or path.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
         table = pq.read_table(manifest)
         table = table.filter(pc.equal(table["split"], "train"))
-        split = pa.array(holdout(table["id"].to_pylist(), HELD_OUT))
+        split = pa.array(holdout(table["id"].to_pylist(), HELD_OUT_SHARE))
         table = table.set_column(table.schema.get_field_index("split"), table.schema.field("split"), split)
         partial = path.with_suffix(".partial")
         pq.write_table(table, partial, compression="zstd")

@@ -1,7 +1,9 @@
 """A study: the runs of one setup, each carried out once; what is searched first, and the regime that follows."""
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,17 +12,28 @@ import numpy as np
 
 from dietcl.clusters import Carrier
 from dietcl.config import Evaluation, RunConfig, preset
+from dietcl.errors import UserError
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
 from dietcl.experiments.setups import held_out, manifest_of, setup_named
-from dietcl.experiments.suites import PAPER_RATE, PAPER_THRESHOLD, PAPER_TIME_STEPS, PAPER_UPDATES, Arm, Point, Suite
+from dietcl.experiments.suites import (
+    ER_UNIFORM,
+    PAPER_RATE,
+    PAPER_THRESHOLD,
+    PAPER_TIME_STEPS,
+    PAPER_UPDATES,
+    Arm,
+    Point,
+    Suite,
+    scaled,
+)
 from dietcl.experiments.trials import SOLVED, TRIALS, Trial
-from dietcl.files import digest
+from dietcl.files import digest, locked, make_folder, write_json
 from dietcl.models.checkpoints import shipped
 from dietcl.models.presets import OWN_PATCHES
+from dietcl.streams.index import open_manifest
 from dietcl.verbs.settings import method_defaults
 
-REPLAY = "er:uniform"
 FIRST_BUDGET = 10
 LAST_BUDGET = 160
 """The largest S*, by what two cores can do: at 1.25 times as much, `table1` takes them two hours."""
@@ -43,6 +56,10 @@ class Measured:
     results: tuple[Result, ...]
 
 
+def _with_result(results: Sequence[Result]) -> tuple[Result, ...]:
+    return tuple(result for result in results if not result.failure)
+
+
 def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
     """Return how many seeds an arm of a suite gets."""
     return seeds + MORE_SEEDS if suite.more_seeds and arm.is_decisive else seeds
@@ -59,11 +76,12 @@ class Study:
         data: Path | None = None,
         carry: Carrier | None = None,
         report: Report = lambda *told: None,
+        say: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.name, self.setup, self.data = name, setup_named(name), data
         self.cells = Store(out / name / "cells.jsonl")
         self.searched = Store(out / name / "search.jsonl")
-        self._scratch, self._carry, self._report = scratch / name, carry, report
+        self._scratch, self._carry, self._report, self._say = scratch / name, carry, report, say
         self._chosen: dict[str, Trial] = {}
 
     @cached_property
@@ -103,9 +121,9 @@ class Study:
         """Replay's accuracy on the search seeds by budget, and whether the last doubling gained its standard error."""
         scores: dict[int, float] = {}
         budget = best = FIRST_BUDGET
-        trial = self.chosen(REPLAY)
+        trial = self.chosen(ER_UNIFORM.method)
         while True:
-            cells = [self._search_cell("peak", REPLAY, trial, budget, seed, None) for seed in trials.SEEDS]
+            cells = [self._search_cell("peak", ER_UNIFORM.method, trial, budget, seed, None) for seed in trials.SEEDS]
             self._run(cells, self.searched, f"{self.name}: where Replay peaks, {budget} updates")
             scores[budget] = self._mean_final(cells)
             # A run that diverged has no error.
@@ -153,41 +171,39 @@ class Study:
         return [Measured(arm, point, tuple(map(self.cells.result, group))) for arm, point, group in grid]
 
     def found(self, suite: Suite) -> tuple[Suite, list[Measured]]:
-        """Return a suite without the arms that were not carried out at every point, and what the others measured.
+        """Return a suite without the arms that have no result at some point, and what the others measured.
 
-        All of them on the same seeds, unless the suite gives some more; raises Missing if there are none.
+        All of them on the same seeds, unless the suite gives some more or a run diverged; raises Missing if there are
+        none.
         """
-        arms: list[Arm] = []
-        measured: list[Measured] = []
+        carried: list[Measured] = []
         for arm in suite.arms:
-            try:
-                measured += [Measured(arm, point, self.finished(arm, point)) for point in suite.points_of(arm)]
-            except Missing:
-                continue
-            arms.append(arm)
-        if not arms:
+            with suppress(Missing):
+                carried += [Measured(arm, point, self.finished(arm, point)) for point in suite.points_of(arm)]
+        common = None if suite.more_seeds else min((len(entry.results) for entry in carried), default=None)
+        measured = [replace(entry, results=_with_result(entry.results[:common])) for entry in carried]
+        lacking = [entry.arm for entry in measured if not entry.results]
+        measured = [entry for entry in measured if entry.arm not in lacking]
+        if not measured:
             raise Missing(suite.title)
-        if not suite.more_seeds:
-            common = min(len(entry.results) for entry in measured)
-            measured = [replace(entry, results=entry.results[:common]) for entry in measured]
-        return replace(suite, arms=tuple(arms)), measured
+        arms = [entry.arm for entry in measured]
+        return replace(suite, arms=tuple(arm for arm in suite.arms if arm in arms)), measured
 
     def finished(self, arm: Arm, point: Point) -> tuple[Result, ...]:
-        """Return what an arm measured at a point, by seed, as far as it was carried out; raises Missing if not at all.
+        """Return what an arm measured at a point, by seed, diverged runs too; raises Missing if nothing was measured.
 
-        A seed counts only if all before it are there and have a result.
+        A seed counts only if all before it were carried out.
         """
         cells = (self.cell(arm, point, seed) for seed in itertools.count())
-        done = map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells))
-        found = tuple(itertools.takewhile(lambda result: not result.failure, done))
-        if not found:
+        found = tuple(map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells)))
+        if not _with_result(found):
             raise Missing(self.cell(arm, point, 0).key)
         return found
 
     def _tune(self, suite: Suite) -> None:
         """Search the rates of all arms at once, which keeps every process busy."""
         if self.setup.updates is None:
-            self.search(list(dict.fromkeys([REPLAY, *(arm.tuned_as or arm.method for arm in suite.arms)])))
+            self.search(list(dict.fromkeys([ER_UNIFORM.method, *(arm.tuned_as or arm.method for arm in suite.arms)])))
 
     # Cells.
 
@@ -195,13 +211,12 @@ class Study:
         """Return the run of an arm at a point, scaled to this setup."""
         tuned_as = arm.tuned_as or arm.method
         scale = self.budget / PAPER_UPDATES
-        updates = max(1, round(point.updates * scale))
-        threshold = max(1, round(point.threshold * scale))
+        updates, threshold = scaled(point.updates, scale), scaled(point.threshold, scale)
         rate = self.setup.recipe.label_rate * point.label_rate / PAPER_RATE
         time_steps = round(self.setup.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
         config = self._config(arm.method, self.chosen(tuned_as), updates, seed)
         own = config.method_config
-        if hasattr(own, "threshold") and isinstance(own.threshold, str):
+        if isinstance(getattr(own, "threshold", None), str):  # others have a number of that name
             own = replace(own, threshold=str(threshold))
         config = replace(
             config,
@@ -262,20 +277,31 @@ class Study:
         return Cell(key, config, replace(config, weights=weights, source=self.setup.reader).hash())
 
     def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
-        waiting = {cell.key: cell for cell in cells if cell not in store}
+        waiting = [cell.key for cell in cells if cell not in store]
         if not waiting:
             return
         if self._carry is None:
-            raise Missing(next(iter(waiting)))
+            raise Missing(waiting[0])
         manifest = manifest_of(self.name, self.data)
+        self._claim(manifest)
         where = {self.name: manifest}
-        if any(cell.config.stream != self.name for cell in waiting.values()):
+        if any(cell.config.stream != self.name for cell in cells):
             where[f"{self.name}{HELD_OUT}"] = held_out(manifest)
         ready = [
             replace(cell, config=replace(cell.config, stream=str(where[cell.config.stream])))
-            for cell in waiting.values()
+            for cell in {cell.key: cell for cell in cells}.values()
         ]
-        run_cells(ready, store, self._scratch, self._carry, lambda done, total: self._report(title, done, total))
+        with locked(store.path.parent, self._say):
+            run_cells(ready, store, self._scratch, self._carry, lambda done, total: self._report(title, done, total))
+
+    def _claim(self, manifest: Path) -> None:
+        """Write down which images the counts are of; refuse others, whose counts must not stand beside them."""
+        path, found = self.cells.path.with_name("data.json"), open_manifest(manifest).hash
+        if not path.is_file():
+            make_folder(path.parent)
+            write_json(path, {"manifest": found})
+        elif json.loads(path.read_text())["manifest"] != found:
+            raise UserError(f"{path.parent}: holds runs on other images than {manifest}; choose another --out")
 
     def _mean_final(self, cells: Sequence[Cell]) -> float:
         """Return the mean A(T) over cells; a run that diverged scored nothing."""

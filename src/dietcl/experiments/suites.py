@@ -14,6 +14,8 @@ PAPER_UPDATES = 500
 PAPER_RATE = 0.01
 PAPER_THRESHOLD = 400
 PAPER_TIME_STEPS = 20
+THRESHOLD_STEPS = (2, 3, 4)
+"""Time steps after which the paper would choose B."""
 
 Group = Literal["reference", "supervised", "semi-supervised", "frozen encoder"]
 View = Literal["table", "curves", "lines", "panels", "steps", "gap", "stages", "origins", "spending", "heads"]
@@ -69,6 +71,11 @@ class Suite:
     def points_of(self, arm: Arm) -> tuple[Point, ...]:
         """Return where an arm is measured."""
         return tuple(point for point in self.points if arm.is_decisive or not point.is_for_decisive)
+
+
+def scaled(updates: int, scale: float) -> int:
+    """Return how many updates stand for so many of the paper's."""
+    return max(1, round(updates * scale))
 
 
 UPPER_BOUND = Arm(title="Upper bound (joint)", method="joint", group="reference")
@@ -210,7 +217,9 @@ SUITES: dict[str, Suite] = {
         place="Table 6",
         question="Whether time steps 2, 3 and 4 would all choose the same B.",
         arms=(DIETCL,),
-        points=tuple(Point(threshold=threshold, first_time_steps=4) for threshold in (300, 350, 400, 450)),
+        points=tuple(
+            Point(threshold=threshold, first_time_steps=THRESHOLD_STEPS[-1]) for threshold in (300, 350, 400, 450)
+        ),
         view="steps",
     ),
     "stability-gap": Suite(
@@ -255,16 +264,20 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def suite_named(name: str, methods: str = "all") -> Suite:
-    """Return a suite by its name, with the arms of some methods only (names with commas) or all."""
-    if name not in SUITES:
+def suites_named(name: str, methods: str = "all") -> dict[str, Suite]:
+    """Return a suite by its name, or all, with the arms of some methods only (names with commas) or all."""
+    if name not in (*SUITES, "all"):
         raise UserError(f"reproduce {name}: no such suite; choose from {', '.join(SUITES)}, all or claims")
-    suite = SUITES[name]
+    suites = SUITES if name == "all" else {name: SUITES[name]}
     if methods == "all":
-        return suite
-    known = list(dict.fromkeys(arm.method for arm in suite.arms))
+        return suites
+    known = list(dict.fromkeys(arm.method for suite in suites.values() for arm in suite.arms))
     wanted = [method.strip() for method in methods.split(",")]
     for method in wanted:
         if method not in known:
             raise UserError(f"--methods {method}: {name} has no such method; choose from {', '.join(known)}, or all")
-    return replace(suite, arms=tuple(arm for arm in suite.arms if arm.method in wanted))
+    some = {
+        name: replace(suite, arms=tuple(arm for arm in suite.arms if arm.method in wanted))
+        for name, suite in suites.items()
+    }
+    return {name: suite for name, suite in some.items() if suite.arms}

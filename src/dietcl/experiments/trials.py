@@ -1,6 +1,6 @@
 """The search for hyperparameters: the same trials for every method, of its rates and of its own coefficient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dietcl.config import Training
@@ -43,8 +43,6 @@ class Trial:
 
     def training(self, shared: Training) -> Training:
         """Return the shared recipe at this trial's rates."""
-        from dataclasses import replace
-
         return replace(shared, lr=self.lr, head_lr=self.head_lr, lr_floor=self.lr / 8)
 
     def options(self, method: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """`dietcl reproduce`: regenerate the paper's tables and figures on a stream, and judge its claims."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,6 @@ from dietcl.parallel import cores
 from dietcl.verbs.options import parse
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dietcl.experiments.study import Report
 
 DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
@@ -49,7 +48,7 @@ class Options:
     methods: str = "all"
     """Carry out these methods of the suite only (names with commas); its tables show all that were ever carried out."""
     seeds: int = 3
-    """Runs of each method, with the seeds 0, 1, and so on; the decisive ones get two more where claims rest on them."""
+    """Runs of each method, with the seeds 0, 1, and so on; in table1, curves and sampling two more of the decisive."""
     jobs: int | None = None
     """Runs at a time, one thread each (as many as there are cores; on a cluster all)."""
     on: On = "local"
@@ -74,7 +73,7 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Carry out what is missing, then write and print the tables."""
     from dietcl.experiments.setups import SETUPS, setup_named
-    from dietcl.experiments.suites import SUITES, suite_named
+    from dietcl.experiments.suites import SUITES, suites_named
 
     description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(SETUPS))
     options = parse(Options(), arguments, "dietcl reproduce", description)
@@ -82,33 +81,36 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"reproduce: name a suite ({', '.join(SUITES)}), all or claims")
     if options.name == "claims":
         return _claims(options)
+    if options.write is not None:
+        raise UserError(f"--write {options.write}: goes with claims; leave it out")
     setup_named(options.stream)
-    names = list(SUITES) if options.name == "all" else [options.name]
-    suites = {name: suite_named(name, options.methods) for name in names}
+    suites = suites_named(options.name, options.methods)
 
     from rich.console import Console
 
     from dietcl.experiments.show.publish import publish
-    from dietcl.experiments.study import Study
+    from dietcl.experiments.study import Missing, Study
 
     console = Console()
+    say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+    folder, carry = options.out / options.stream, _carrier(options, say)
     with _bars() as report:
-        study = Study(options.stream, options.out, options.scratch, options.data, _carrier(options, console), report)
+        study = Study(options.stream, options.out, options.scratch, options.data, carry, report, say)
         for name, suite in suites.items():
-            folder = options.out / options.stream
             carried = study.measure(suite, options.seeds)
-            found, measured = Study(options.stream, options.out).found(SUITES[name])
+            for result in (result for entry in carried for result in entry.results if result.failure):
+                say(f"left out: {result.key} diverged ({result.failure})")
+            try:
+                found, measured = Study(options.stream, options.out).found(SUITES[name])
+            except Missing:
+                raise UserError(f"reproduce {name}: every run diverged, so that there is nothing to show") from None
             for sheet in publish(study, name, found, measured, folder):
                 console.print(sheet.table(), "")
-            console.print(f"page: {folder / name}.html", soft_wrap=True, markup=False, highlight=False)
-            for result in (result for entry in carried for result in entry.results if result.failure):
-                console.print(f"left out: {result.key} diverged ({result.failure})", soft_wrap=True, markup=False)
+            say(f"page: {folder / name}.html")
     return 0
 
 
-def _carrier(options: Options, console: "Console") -> Carrier:
-    from functools import partial
-
+def _carrier(options: Options, say: Callable[[str], None]) -> Carrier:
     from dietcl.experiments.cells import folder_of
 
     return carrier(
@@ -118,16 +120,24 @@ def _carrier(options: Options, console: "Console") -> Carrier:
         folder=options.scratch / ".jobs",
         local_jobs=cores(),
         reach=lambda cell: steps_finished(folder_of(cell, options.scratch / options.stream)),
-        say=partial(console.print, markup=False, soft_wrap=True),
+        say=say,
     )
 
 
 def _claims(options: Options) -> int:
+    for name in ("stream", "data", "methods", "seeds"):
+        if getattr(options, name) != getattr(Options(), name):
+            raise UserError(
+                f"--{name} {getattr(options, name)}: claims are judged from all counts in --out; leave it out"
+            )
+
     from rich.console import Console
 
     from dietcl.experiments.show.results import studies, write_results
     from dietcl.experiments.show.verdicts import claim_sheet
 
+    if not studies(options.out):
+        raise UserError(f"--out {options.out}: holds no counts; give the folder that a suite wrote, or run one first")
     Console().print(claim_sheet(studies(options.out)).table())
     if options.write is not None:
         write_results(options.write, options.out)

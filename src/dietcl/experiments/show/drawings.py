@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dietcl.experiments.measures import final, pooled, solved
 from dietcl.experiments.show import lines
 from dietcl.experiments.show.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
 from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.show.shown import Floats, Shown, final, known_mean, percent, spread_text
+from dietcl.experiments.show.shown import Shown, known_mean, percent, spread_text
 from dietcl.experiments.show.views import flops_by_purpose
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import Point, Suite, View
@@ -39,11 +40,11 @@ def _table(view: Shown) -> Any:
     names = [row if isinstance(row, str) else row.arm.title for row in rows]
     name_rows(axes, names, [place for place, item in items if is_dietcl(item.arm)], headings)
     for place, item in items:
-        values, color = final(item), style_of(item.arm)["color"]
+        values, color = percent(item, final), style_of(item.arm)["color"]
         dots(axes, values, np.full(len(values), place), color)
         mean_dot(axes, values, place, item.arm.title, color=color, ms=9.5 if is_dietcl(item.arm) else 7)
     axes.set_xlabel("Accuracy after the last time step, A(T) (%)")
-    column(axes, 66, "A(T) in %", [(place, spread_text(final(item))) for place, item in items])
+    column(axes, 66, "A(T) in %", [(place, spread_text(percent(item, final))) for place, item in items])
     return figure
 
 
@@ -57,36 +58,28 @@ def _ordered(measured: Sequence[Measured]) -> Iterator[Measured | str]:
         if len(groups) > 1:
             yield group.capitalize()
         own = [item for item in measured if item.arm.group == group]
-        yield from sorted(own, key=lambda item: -float(known_mean(final(item))))
+        yield from sorted(own, key=lambda item: -float(known_mean(percent(item, final))))
 
 
 def _heads(view: Shown) -> Any:
-    rows = sorted(view.measured, key=lambda item: -float(np.nan_to_num(known_mean(_solved(item)), nan=-1.0)))
+    rows = sorted(view.measured, key=lambda item: -float(known_mean(percent(item, solved))))
     height = 2.3 + 0.42 * len(rows)
     seeds = "large dots: means over seeds; small dots: single seeds; at the right: mean ± standard deviation in %"
     figure, ((axes,),) = canvas((9, height), view.title, view.small(seeds))
     name_rows(axes, [item.arm.title for item in rows], [p for p, item in enumerate(rows) if is_dietcl(item.arm)])
     for place, item in enumerate(rows):
-        color, own, solved = style_of(item.arm)["color"], _own(item), _solved(item)
-        axes.plot([known_mean(own), known_mean(solved)], [place, place], color=color, lw=3, alpha=0.4, label="_link")
-        for values, fill, aside in ((own, "white", 0.2), (solved, color, -0.2)):
+        color, own, freed = style_of(item.arm)["color"], percent(item, pooled), percent(item, solved)
+        axes.plot([known_mean(own), known_mean(freed)], [place, place], color=color, lw=3, alpha=0.4, label="_link")
+        for values, fill, aside in ((own, "white", 0.2), (freed, color, -0.2)):
             dots(axes, values, np.full(len(values), place + aside), color)
             mean_dot(axes, values, place, "_mean", color=color, ms=9, mfc=fill, mec=color, lw=0)
     for text, fill in (("the method's own head", "white"), ("a head solved on its encoder from all labels", INK)):
         axes.plot([], [], ls="", marker="o", ms=8, mfc=fill, mec=INK, label=text)
     axes.set_xlabel("Accuracy on all test images after the last time step (%)")
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.55 / (height - 1.9)), ncols=2, fontsize=9)
-    column(axes, 66, "own", [(place, spread_text(_own(item))) for place, item in enumerate(rows)])
-    column(axes, 130, "solved", [(place, spread_text(_solved(item))) for place, item in enumerate(rows)])
+    column(axes, 66, "own", [(place, spread_text(percent(item, pooled))) for place, item in enumerate(rows)])
+    column(axes, 130, "solved", [(place, spread_text(percent(item, solved))) for place, item in enumerate(rows)])
     return figure
-
-
-def _own(item: Measured) -> Floats:
-    return percent(item, lambda result: result.summary.final_pooled)
-
-
-def _solved(item: Measured) -> Floats:
-    return 100 * np.array([result.facts.get("ridge", np.nan) for result in item.results], dtype=np.float64)
 
 
 def _spending(view: Shown) -> Any:
@@ -104,7 +97,7 @@ def _spending(view: Shown) -> Any:
     below = (-0.02, -0.55 / (height - 2.1))
     axes.legend(loc="upper left", bbox_to_anchor=below, ncols=5, title="What it was spent on:", **legend)
     column(axes, 48, f"{prefix}FLOPs", [(place, f"{total:.3g}") for place, total in enumerate(totals)])
-    column(axes, 116, "A(T) in %", [(place, spread_text(final(item))) for place, item in enumerate(rows)])
+    column(axes, 116, "A(T) in %", [(place, spread_text(percent(item, final))) for place, item in enumerate(rows)])
     return figure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dietcl.experiments.cells import Result
-from dietcl.experiments.measures import unevenness
+from dietcl.experiments.measures import average, final, unevenness
 from dietcl.experiments.show.canvas import (
     BARS,
     End,
@@ -19,15 +19,15 @@ from dietcl.experiments.show.canvas import (
     style_of,
     trend,
 )
-from dietcl.experiments.show.shown import Floats, Shown, along, average, final, known_mean, known_spread, percent
+from dietcl.experiments.show.shown import Floats, Shown, along, known_mean, known_spread, percent
 from dietcl.experiments.study import Measured
+from dietcl.experiments.suites import THRESHOLD_STEPS
 
 SEEN = "Accuracy on all time steps\nso far, A(t) (%)"
 MEANS = "lines: means over seeds"
 FAINT = f"{MEANS}; faint lines: single seeds"
 LEVELS = ("After the last time step, A(T)", "Mean along the stream, A")
 GAP_STEP = 3
-THRESHOLD_STEPS = (2, 3, 4)
 
 
 # Along the stream.
@@ -89,25 +89,23 @@ def panels(view: Shown) -> Any:
     notes = (FAINT, "box: DietCL's A, the mean of A(t) over the stream")
     size = (2.75 * len(points) + 1.6, 4.1)
     figure, (row,) = canvas(size, view.title, view.small(*notes), 1, len(points), sharey=True)
-    ends: list[tuple[list[End], Any]] = []
     for axes, point in zip(row, points, strict=True):
         items = [item for item in view.measured if item.point == point]
-        ends.append((_arm_lines(axes, items), axes))
+        ends = _arm_lines(axes, items)
         _stream_axes(axes, view.heading(point))
         _box(axes, items)
     row[0].set_ylabel(SEEN)
     row[0].set_ylim(0, min(119.0, 1.15 * row[0].get_ylim()[1]))
-    fullest, axes = max(reversed(ends), key=lambda own: len(own[0]))  # an arm may lack points whose runs diverged
-    label_ends(axes, fullest)
+    label_ends(row[-1], ends)
     return figure
 
 
 def _box(axes: Any, items: Sequence[Measured]) -> None:
     for item in filter(lambda item: is_dietcl(item.arm), items):
-        average = float(known_mean(percent(item, lambda result: result.average)))
+        level = float(known_mean(percent(item, average)))
         frame = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#9AA1AB"}
         where = {"transform": axes.transAxes, "ha": "right", "va": "top", "zorder": 5}
-        axes.text(0.97, 0.97, f"A = {average:.1f} %", fontsize=9, bbox=frame, **where)
+        axes.text(0.97, 0.97, f"A = {level:.1f} %", fontsize=9, bbox=frame, **where)
 
 
 def stages(view: Shown) -> Any:
@@ -162,7 +160,9 @@ def lines(view: Shown) -> Any:
         for number, items in enumerate(arms):
             aside = 1.012 ** (number - (len(arms) - 1) / 2)  # so that bars do not hide each other
             x = np.array([float(view.scale.count(item.point.updates)) for item in items])
-            ends += trend(axes, x * aside, list(map(measure, items)), style_of(items[0].arm), items[0].arm.title)
+            ends += trend(
+                axes, x * aside, [percent(item, measure) for item in items], style_of(items[0].arm), items[0].arm.title
+            )
         _ticks(axes, view, [point.updates for point in view.points()])
         axes.set_title(title, loc="left")
         axes.set_xlabel(view.scale.axis("Updates per time step"))

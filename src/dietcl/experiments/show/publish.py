@@ -75,6 +75,8 @@ def _command(study: Study, name: str, suite: Suite) -> str:
     command = f"dietcl reproduce {name} --stream {study.name}"
     if study.setup.pack:
         command += " --data FOLDER"
+    elif study.setup.reader is None:
+        command += " --data MANIFEST.parquet"
     if len(suite.arms) < len(SUITES[name].arms):
         command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
     return command

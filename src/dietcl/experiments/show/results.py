@@ -28,13 +28,7 @@ def write_results(path: Path, out: Path) -> None:
 
 def stream_text(study: Study, out: Path) -> str:
     """Return a stream's regime and tables, and links to all suites that were published."""
-    peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
-    limit = ", where the search ends, though Replay still gains" if study.still_gains else ""
-    lines = [
-        f"S* = {study.peak} updates of {study.batch} images{limit}; S = {study.budget}. Replay by budget on the search "
-        f"seeds: {peaks}.\n"
-    ]
-    links = []
+    lines, links = [_regime(study)], []
     for name in SUITES:
         if not (out / study.name / f"{name}.json").is_file():
             continue
@@ -44,3 +38,14 @@ def stream_text(study: Study, out: Path) -> str:
             lines.append(f"![{suite.title}]({out.name}/{study.name}/{name}.png)\n")
             lines += [sheet.markdown() for sheet in sheets_of(name, suite, measured, scale_of(study))]
     return "\n".join([*lines, f"All: {', '.join(links)}.\n"])
+
+
+def _regime(study: Study) -> str:
+    if study.setup.updates is not None:
+        return f"S = {study.budget} updates of {study.batch} images, as in the paper.\n"
+    peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
+    limit = ", where the search ends, though Replay still gains" if study.still_gains else ""
+    return (
+        f"S* = {study.peak} updates of {study.batch} images{limit}; S = {study.budget}. Replay by budget on the search "
+        f"seeds: {peaks}.\n"
+    )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import Point, Suite
+from dietcl.experiments.suites import Point, Suite, scaled
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Scale:
 
     def count(self, updates: int) -> int:
         """Return how many updates stand for so many of the paper's."""
-        return max(1, round(updates * self.updates))
+        return scaled(updates, self.updates)
 
     def regime(self, entry: Measured) -> dict[str, float]:
         """Return the passes of a time step over its labels, over all labels of the stream, and over its images."""

@@ -80,6 +80,8 @@ def marks(name: str) -> tuple[str, str]:
 def put_between(path: Path, name: str, text: str) -> None:
     """Replace what stands between the marks of this name in a Markdown file."""
     begin, end = marks(name)
+    if not path.is_file():
+        raise UserError(f"--write {path}: no such file; give a Markdown file with the lines {begin} and {end}")
     before, found, rest = path.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:

@@ -76,16 +76,6 @@ def percent(item: Measured, value: Callable[[Result], Any]) -> Floats:
     return 100 * np.array([value(result) for result in item.results], dtype=np.float64)
 
 
-def final(item: Measured) -> Floats:
-    """Return A(T) of every seed in percent."""
-    return percent(item, lambda result: result.final)
-
-
-def average(item: Measured) -> Floats:
-    """Return A of every seed in percent."""
-    return percent(item, lambda result: result.average)
-
-
 def along(item: Measured) -> Floats:
     """Return A(t) of every seed in percent, [seeds, T]."""
     return percent(item, lambda result: result.along)

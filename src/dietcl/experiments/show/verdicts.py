@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dietcl.experiments.claims import CLAIMS, Claim, contrasts_of
-from dietcl.experiments.evidence import Contrast, Verdict, judge, signed
+from dietcl.experiments.evidence import Contrast, failing, judge, signed
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.study import Study
 
@@ -29,7 +29,7 @@ def suite_claims(study: Study, name: str) -> list[Sheet]:
         if measured:
             missing = len(contrasts) - len(measured)
             verdict = f"cannot be tested: {reason}" if reason else judge(contrasts)
-            rows.append((claim.text, claim.paper, "", f"{missing} not run" if missing else "", verdict))
+            rows.append((claim.text, claim.paper, "", f"{missing} without a result" if missing else "", verdict))
         rows += [
             (f"· {each}", "", _claimed(each), str(len(each.values)), "" if reason else each.verdict)
             for each in measured
@@ -43,9 +43,10 @@ def _claimed(contrast: Contrast) -> str:
     return f"{'above' if contrast.is_above else 'below'} {signed(contrast.bound) if contrast.bound else '0'}"
 
 
-def _decides(contrast: Contrast, verdict: Verdict) -> bool:
-    """Whether a difference is among those to which a verdict on all of them is owed."""
-    return contrast.verdict == verdict or (verdict == "cannot tell" and contrast.verdict != "holds")
+def _deciding(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Return the differences to which the verdict on all of them is owed."""
+    measured = [contrast for contrast in contrasts if contrast.values]
+    return failing(contrasts) or [each for each in measured if each.verdict != "holds"] or measured
 
 
 def _cell(claim: Claim, study: Study) -> str:
@@ -56,10 +57,8 @@ def _cell(claim: Claim, study: Study) -> str:
     if not measured:
         return "not run"
     hold = sum(contrast.verdict == "holds" for contrast in measured)
-    verdict = judge(contrasts)
-    deciding = [contrast for contrast in measured if _decides(contrast, verdict)] or measured
-    worst = min(deciding, key=lambda contrast: contrast.support)
+    worst = min(_deciding(contrasts), key=lambda contrast: contrast.support)
     many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
     if len(measured) < len(contrasts):
-        many += f", {len(contrasts) - len(measured)} not run"
-    return f"{verdict} ({worst}; {len(worst.values)} seeds{many})"
+        many += f", {len(contrasts) - len(measured)} without a result"
+    return f"{judge(contrasts)} ({worst}; {len(worst.values)} seeds{many})"

@@ -23,33 +23,33 @@ from dietcl.experiments.measures import (
 )
 from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
+from dietcl.experiments.show.shown import percent, spread_text
 from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import DIETCL, Suite
+from dietcl.experiments.suites import DIETCL, THRESHOLD_STEPS, Suite
 from dietcl.metrics import paired_difference
 
 _PER = ("per new label", "per remembered label, in the end", "per arriving image")
 
 
-def spread(results: Sequence[Result], measure: Measure) -> str:
+def spread(entry: Measured, measure: Measure) -> str:
     """Write mean and standard deviation over seeds in percent."""
-    return _spread([measure(result) for result in results])
-
-
-def _spread(shares: Sequence[float]) -> str:
-    values = [100 * share for share in shares]
-    if np.isnan(values).any():
-        return "–"
-    deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.1f}{deviation}"
+    return spread_text(percent(entry, measure))
 
 
 def difference(one: Measured, other: Measured, measure: Measure) -> str:
     """Write the mean difference over common seeds, in points, with its 95 % interval."""
-    common = min(len(one.results), len(other.results))
-    values = ([measure(result) for result in entry.results[:common]] for entry in (one, other))
-    mean, low, high = paired_difference(*values)
-    interval = f" [{signed(100 * low)}, {signed(100 * high)}]" if common > 1 else ""
+    pairs = common_seeds(one, other)
+    if not pairs:
+        return "–"
+    mean, low, high = paired_difference(*zip(*((measure(a), measure(b)) for a, b in pairs), strict=True))
+    interval = f" [{signed(100 * low)}, {signed(100 * high)}]" if len(pairs) > 1 else ""
     return f"{signed(100 * mean)}{interval}"
+
+
+def common_seeds(one: Measured, other: Measured) -> list[tuple[Result, Result]]:
+    """Return the results of two arms in pairs of a seed."""
+    theirs = {result.seed: result for result in other.results}
+    return [(result, theirs[result.seed]) for result in one.results if result.seed in theirs]
 
 
 def sheets_of(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -87,7 +87,7 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     numbers = [f"paper, {stream}" for stream in paper.STREAMS] if name == "table1" else ["paper, A(T)"]
     rows = []
     for entry in measured:
-        own = [spread(entry.results, measure) for measure in (final, average, current, old, solved)]
+        own = [spread(entry, measure) for measure in (final, average, current, old, solved)]
         if entry.arm.group == "reference":
             own[1] = "–"  # it learns the stream at once
         if name == "table1":
@@ -116,8 +116,8 @@ def _against(suite: Suite, measured: Sequence[Measured], measures: dict[str, Mea
                 "" if measure is average and entry.arm.group == "reference" else difference(ours, entry, measure)
                 for measure in measures.values()
             ]
-            common = min(len(ours.results), len(entry.results))
-            rows.append((f"DietCL less {entry.arm.title}{where}", *leads, str(common)))
+            seeds = str(len(common_seeds(ours, entry)))
+            rows.append((f"DietCL less {entry.arm.title}{where}", *leads, seeds))
     header = ("difference", *measures, "seeds")
     return [Sheet("Points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
 
@@ -128,7 +128,7 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     for heading, measure in (("A(T)", final), ("A", average)):
         rows = []
         for arm in suite.arms:
-            rows.append((arm.title, *(spread(entry.results, measure) for entry in measured if entry.arm == arm)))
+            rows.append((arm.title, *(spread(entry, measure) for entry in measured if entry.arm == arm)))
             theirs = [paper.at(name, arm.title, point, heading) for point in suite.points]
             if any(theirs):
                 rows.append((f"{arm.title} in the paper", *(f"{value:.1f}" if value else "" for value in theirs)))
@@ -141,15 +141,15 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
 def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     last = len(measured[0].results[0].along)
     times = sorted({t for t in (1, 2, 3, 5, 10, 15, last) if t <= last})
-    rows = tuple((entry.arm.title, *(spread(entry.results, after(t)) for t in times)) for entry in measured)
+    rows = tuple((entry.arm.title, *(spread(entry, after(t)) for t in times)) for entry in measured)
     title = f"Accuracy after time steps: percent, mean ± standard deviation over {_seeds(measured)}."
     return [Sheet(title, ("method", *(f"t = {t}" for t in times)), rows)]
 
 
 def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     rows = []
-    for place, t in enumerate((2, 3, 4)):
-        rows.append((f"A({t})", *(spread(entry.results, after(t)) for entry in measured)))
+    for place, t in enumerate(THRESHOLD_STEPS):
+        rows.append((f"A({t})", *(spread(entry, after(t)) for entry in measured)))
         rows.append((f"A({t}) in the paper", *(f"{paper.THRESHOLDS[e.point.threshold][place]:.2f}" for e in measured)))
     header = ("after time step", *(scale.describe(suite, entry.point) for entry in measured))
     return [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
@@ -157,9 +157,7 @@ def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
 
 def _of_arms(columns: dict[str, Measure]) -> "_View":
     def view(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-        rows = tuple(
-            (entry.arm.title, *(spread(entry.results, measure) for measure in columns.values())) for entry in measured
-        )
+        rows = tuple((entry.arm.title, *(spread(entry, measure) for measure in columns.values())) for entry in measured)
         title = f"Percent, mean ± standard deviation over {_seeds(measured)}."
         return [Sheet(title, ("method", *columns), rows)]
 
@@ -169,7 +167,7 @@ def _of_arms(columns: dict[str, Measure]) -> "_View":
 def _gap(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     columns: dict[str, Measure] = {"lost for good": lost, "A(3)": final, "current": current, "old": old}
     (sheet,) = _of_arms(columns)(name, suite, measured, scale)
-    gap = [_spread(gaps(entry.results)) for entry in measured]
+    gap = [spread_text(100 * np.array(gaps(entry.results))) for entry in measured]
     rows = tuple((title, own, *cells) for own, (title, *cells) in zip(gap, sheet.rows, strict=True))
     return [Sheet(sheet.title, ("method", "stability gap", *columns), rows)]
 
@@ -197,8 +195,8 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
                 f"{total / 1e12:.3g}",
                 ", ".join(shares),
                 f"{updates:,.0f}",
-                spread(entry.results, final),
-                spread(entry.results, average),
+                spread(entry, final),
+                spread(entry, average),
             )
         )
     header = ("method", "budget", "TFLOPs", "spent on", "updates", "A(T)", "A")

@@ -1,0 +1,176 @@
+"""The differences on which claims rest, each against values worked out by hand."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dietcl.experiments import contrasts as c
+from dietcl.experiments import paper
+from dietcl.experiments import suites as s
+from dietcl.experiments.claims import CLAIMS
+from dietcl.experiments.measures import average, final, first, gaps, lost, new_classes, unevenness
+from dietcl.experiments.suites import SUITES, Point
+from dietcl.metrics import summarize
+from ruled import RuledStudy
+
+USUAL = Point()
+LEVELS = {"DietCL": 30, "CaSSLe": 20, "GDumb": 10, "EWC": 40, "MAS": 50, "TwoStage": 8, "OneStage": 5}
+FEWER = {"DietCL": 2, "CaSSLe": 3, "GDumb": 7}
+MORE = {"DietCL": 100, "CaSSLe": 20, "GDumb": 10}
+# Every measure is another multiple, so that the wrong one gives another difference.
+FACTORS = {final: 1, average: 2, new_classes: 3, first: 4, unevenness: 5}
+
+
+def values(arm, measure, point=USUAL):
+    """Return an accuracy that tells arm, measure and point apart, alike for three seeds."""
+    level = LEVELS.get(arm.title, 35) - FEWER.get(arm.title, 0) * (point == Point(updates=100))
+    level += MORE.get(arm.title, 0) * point.label_rate - 0.01 * point.time_steps + 0.001 * point.threshold
+    return np.full(3, FACTORS.get(measure, 1) * level)
+
+
+def means(function):
+    return [contrast.interval[0] for contrast in function(SimpleNamespace(values=values))]
+
+
+def test_differences_of_budgets_by_hand():
+    assert means(c.hurt_by_little) == pytest.approx([2 * 2, 2 * 3, 2 * 7])  # in A
+    assert means(c.hurt_most) == pytest.approx([2 * (7 - 2), 2 * (7 - 3)])
+    assert means(c.lead_at_budgets((s.GDUMB,), (100,), final)) == pytest.approx([28 - 3 + 0.9])
+    assert means(c.lead_at_budgets((s.GDUMB,), (100,), average)) == pytest.approx([2 * (28 - 3 + 0.9)])
+    # DietCL has 29.2 at 100 updates and 31.2 at 500, CaSSLe 17.4 and 20.4.
+    assert means(c.collapse) == pytest.approx([29.2 / 2 - 17.4, 31.2 / 2 - 20.4])
+    assert means(c.stable_budget) == pytest.approx([0] * 4)
+
+
+def test_what_figure_2_claims_is_judged_by_the_accuracy_at_the_end():
+    figure = [claim for claim in CLAIMS if claim.paper == "Figure 2"]
+    assert len(figure) == 3
+    lead = 31.2 - 20.4  # at 500 updates, in A(T)
+    below, above_replay, overfits = (means(claim.contrasts) for claim in figure)
+    assert below[3] == pytest.approx(lead)
+    assert above_replay[3] == pytest.approx(31.2 - 35.2)
+    assert overfits == pytest.approx([0])
+
+
+def test_differences_of_label_rates_by_hand():
+    assert means(c.more_labels) == pytest.approx([2 * 0.5, 2 * 4])  # in A
+    assert means(c.others_gain_less) == pytest.approx([2 * (4.5 - 0.45), 2 * (4.5 - 0.9)])
+    assert means(c.enough_labels) == pytest.approx([2 * 5])
+
+
+def test_differences_of_stream_lengths_by_hand():
+    short, _, fifty, fifty_again, *_ = means(c.stable_length)
+    assert (short, fifty, fifty_again) == pytest.approx((0.1, -0.3, -0.3))
+    gdumb, cassle = c.longer_is_worse(SimpleNamespace(values=values))
+    assert [gdumb.values[0], cassle.values[0]] == pytest.approx([0.9, 0.9])
+    # 11 % of 10.4 at T = 10: what would be similar of DietCL is so of the others.
+    assert gdumb.bound == pytest.approx(0.11 * 10.4)
+    assert gdumb.verdict == "does not hold"
+
+
+def test_differences_of_early_loss_evenness_and_stages_by_hand():
+    # From the first time step (four times the level) to the fifth (once): three times the level is lost.
+    ewc, mas, cassle = means(c.early_drop)
+    assert (ewc, mas, cassle) == pytest.approx((3 * (40.2 - 31.2), 3 * (50.2 - 31.2), 3 * (20.4 - 31.2)))
+    assert means(c.evens_out) == pytest.approx([5 * (35 - 31)])  # without, less with
+    (new,), (seen,) = (
+        claim.contrasts(SimpleNamespace(values=values)) for claim in CLAIMS if claim.suite == "two-stage"
+    )
+    assert (new.values[0], new.is_above) == (pytest.approx(3 * 3), True)
+    assert (seen.values[0], seen.is_above) == (pytest.approx(2 * 3), False)
+    assert (new.verdict, seen.verdict) == ("holds", "does not hold")
+
+
+def by_point(name, *by_seed):
+    """Return evidence whose values at a suite's points are given by seed."""
+    points = SUITES[name].points
+    curves = np.array(by_seed, dtype=np.float64).T
+    return SimpleNamespace(values=lambda arm, measure, point: curves[points.index(point)])
+
+
+def test_replay_overfits_if_it_loses_from_where_other_seeds_peak():
+    assert [point.updates for point in SUITES["budget"].points][-1] == 2500
+
+    def judged(*by_seed):
+        (contrast,) = c.overfits(s.ER)(by_point("budget", *by_seed))
+        return contrast
+
+    # Seeds 1 and 2 peak at 400, so that seed 0 is read there and not at its own peak; 12 - 8, 14 - 9, 13 - 9.
+    falling = judged([10, 11, 12, 13, 9, 8], [10, 12, 14, 12, 10, 9], [9, 12, 13, 11, 10, 9])
+    assert falling.values == pytest.approx((4, 5, 4))
+    # One that gains up to the end has no peak before it.
+    assert judged([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6.1]).values == pytest.approx((-1, -1.1))
+    # A seed alone has no others that could choose for it, and one that diverged neither chooses nor counts.
+    assert judged([10, 20, 30, 29, 28, 25]).values == ()
+    assert judged([1, 2, 3, 4, 5, 6], [1, np.nan, 9, 9, 9, 9], [1, 2, 3, 4, 5, 7]).values == pytest.approx((-1, -2))
+
+
+def test_the_better_threshold_of_each_half_is_chosen_by_other_seeds():
+    seeds = ([10, 0, 9, 8], [10, 1, 9, 8], [10, 2, 8, 9])
+    evidence = by_point("threshold", *seeds)
+    # 300 against 400, though seed 2 is better at 450: 9 - 10, 9 - 10, 8 - 10.
+    for contrast in c.same_threshold(evidence):
+        assert contrast.values == pytest.approx((-1, -1, -2))
+
+
+def test_the_paper_s_passes_by_hand():
+    # 500 updates of 1,024 images; 5,000 labels and 505,000 images in each of 20 time steps.
+    assert paper.passes(Point()) == pytest.approx((102.4, 5.12, 512 / 505))
+    assert paper.passes(Point(label_rate=0.1)) == pytest.approx((10.24, 0.512, 512 / 505))
+    # A fifth as long a time step with a fifth of the updates.
+    assert paper.passes(s.of_length(100)) == pytest.approx((102.4, 1.024, 512 / 505))
+    # Three time steps have 15,000 labels.
+    assert paper.passes(Point(updates=300, first_time_steps=3)) == pytest.approx((61.44, 20.48, 307.2 / 505))
+
+
+@pytest.fixture
+def result(tmp_path):
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.4)
+    return study.measure(SUITES["sampling"], seeds=1)[0].results[0]
+
+
+def dip(result, *earlier):
+    """Return a run of two time steps with these accuracies on the first one's classes within the second."""
+    curve = [{"t": 1, "accuracy": [0.9]}, *({"t": 2, "accuracy": [a, 0.5]} for a in earlier)]
+    return replace(result, facts={"curve": curve})
+
+
+def test_a_stability_gap_is_what_was_lost_and_came_back(result):
+    dips = [dip(result, 0.8, 0.5, 0.7), dip(result, 0.8, 0.6, 0.9)]
+    assert gaps(dips) == pytest.approx([0.2, 0.2])  # down to 0.5 and back to 0.7; down to 0.6 and back to 0.8
+    assert [lost(each) for each in dips] == pytest.approx([0.1, -0.1])
+    assert gaps([dip(result, 0.8, 0.7, 0.6), dip(result, 0.9, 0.7, 0.6)]) == [0, 0]  # forgetting alone
+    # Each is low by chance at another time, which is no gap.
+    assert gaps([dip(result, 0.8, 0.5, 0.8, 0.8), dip(result, 0.8, 0.8, 0.5, 0.8)]) == [0, 0]
+
+
+def test_a_time_step_without_test_images_does_not_hide_a_gap(result):
+    # Of the first time step nothing was tested, for which a curve has 0.
+    summary = summarize(*([[0, 0, 0], [0, 5, 0], [0, 5, 5]] for _ in range(2)), np.zeros((3, 3)))
+    curve = [{"t": 3, "accuracy": [0.0, each, 0.5]} for each in (0.8, 0.4, 0.8)]
+    untested = replace(result, summary=summary, facts={"curve": curve})
+    assert gaps([untested, untested]) == pytest.approx([0.4, 0.4])
+    assert first(untested) == 1.0  # the first A(t) that is known
+
+
+def test_the_gap_of_replay_less_that_of_dietcl(result):
+    dips = {s.ER.title: (0.8, 0.5, 0.8), s.DIETCL.title: (0.8, 0.7, 0.8)}
+    good = {name: [replace(dip(result, *each), seed=seed) for seed in (0, 1, 2)] for name, each in dips.items()}
+    good[s.ER.title][1] = replace(result, seed=1, failure="the loss is not finite")
+    study = SimpleNamespace(finished=lambda arm, point: good[arm.title])
+    evidence = SimpleNamespace(study=study, values=lambda *asked: np.array([80.0, np.nan, 80.0]))
+    replay, difference, ours = c.no_gap(evidence)
+    assert replay.values == pytest.approx((30, 30))
+    assert difference.values == pytest.approx((20, 20))
+    assert ours.values == pytest.approx((10, 10))
+    assert (ours.bound, ours.is_above) == (pytest.approx(4.0), False)  # a twentieth of 80 %
+
+
+def test_unevenness_is_without_the_noise_of_few_test_images(result):
+    # By hand: 0.2 and 0.4 have a variance of 0.01, of which (0.16 + 0.24) / 2 / 50 = 0.004 is chance.
+    summary = summarize([[10, 0], [10, 20]], [[50, 0], [50, 50]], [[0, 0], [0, 0]])
+    assert unevenness(replace(result, summary=summary)) == pytest.approx(0.006**0.5)
+    even = summarize([[10, 0], [10, 11]], [[50, 0], [50, 50]], [[0, 0], [0, 0]])
+    assert unevenness(replace(result, summary=even)) == 0
