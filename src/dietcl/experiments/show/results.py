@@ -11,7 +11,7 @@ from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES
 
 SHOWN = ("table1", "regimes")
-"""Suites whose tables stand in RESULTS.md; the others are linked."""
+"""Suites whose tables stand in RESULTS.md; of the others the pictures do."""
 
 
 def studies(out: Path) -> list[Study]:
@@ -27,17 +27,17 @@ def write_results(path: Path, out: Path) -> None:
 
 
 def stream_text(study: Study, out: Path) -> str:
-    """Return a stream's regime and tables, and links to all suites that were published."""
-    lines, links = [_regime(study)], []
+    """Return a stream's regime and every suite that was published: its picture, and its tables or where they lie."""
+    lines = [_regime(study)]
     for name in SUITES:
-        if not (out / study.name / f"{name}.json").is_file():
-            continue
-        links.append(f"[`{name}`]({out.name}/{study.name}/{name}.md)")
-        if name in SHOWN:
+        folder = f"{out.name}/{study.name}"
+        if (out / study.name / f"{name}.json").is_file():
             suite, measured = study.found(SUITES[name])
-            lines.append(f"![{suite.title}]({out.name}/{study.name}/{name}.png)\n")
-            lines += [sheet.markdown() for sheet in sheets_of(name, suite, measured, scale_of(study))]
-    return "\n".join([*lines, f"All: {', '.join(links)}.\n"])
+            lines.append(f"### {suite.title}\n{suite.question} ([`{name}`]({folder}/{name}.md))\n")
+            lines.append(f"![{suite.title}]({folder}/{name}.png)\n")
+            if name in SHOWN:
+                lines += [sheet.markdown() for sheet in sheets_of(name, suite, measured, scale_of(study))]
+    return "\n".join(lines)
 
 
 def _regime(study: Study) -> str:
