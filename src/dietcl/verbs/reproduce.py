@@ -100,11 +100,12 @@ def main(arguments: list[str]) -> int:
             carried = study.measure(suite, options.seeds)
             for result in (result for entry in carried for result in entry.results if result.failure):
                 say(f"left out: {result.key} diverged ({result.failure})")
+            finished = Study(options.stream, options.out)  # which looks up, and searches nothing for what was not asked
             try:
-                found, measured = Study(options.stream, options.out).found(SUITES[name])
+                found, measured = finished.found(SUITES[name])
             except Missing:
                 raise UserError(f"reproduce {name}: every run diverged, so that there is nothing to show") from None
-            for sheet in publish(study, name, found, measured, folder):
+            for sheet in publish(finished, name, found, measured, folder):
                 console.print(sheet.table(), "")
             say(f"page: {folder / name}.html")
     return 0
