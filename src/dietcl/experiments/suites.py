@@ -118,7 +118,7 @@ def of_length(time_steps: int) -> Point:
 
 
 _HALVES = {"unlabeled": 0.0, "labeled": 0.5, "memory": 0.5}
-REPLAY = _part("Replay", **_HALVES, mask_classes=False, balance_memory=False)
+REPLAY = _part("Replay in two phases", **_HALVES, mask_classes=False, balance_memory=False)
 MASKED = _part("Replay + masked loss", **_HALVES, balance_memory=False)
 BALANCED = _part("Replay + balanced memory", **_HALVES, mask_classes=False)
 MASKED_BALANCED = _part("Replay + masked loss + balanced memory", **_HALVES)
