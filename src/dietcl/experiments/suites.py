@@ -126,6 +126,7 @@ UNMASKED = _part("Replay + balanced memory + reconstruction", mask_classes=False
 WHOLE = _part("All: DietCL")
 LABELED_ONLY = _part("DietCL, reconstructing labeled images only", reconstruct="labeled")
 JOINT_ONLY = _part("Without the memory-only phase", threshold="100%")
+ER_AT_RATES = Arm(title="ER balanced at DietCL's rates", method="er", tuned_as="dietcl")
 ONE_STAGE = Arm(title="OneStage", method="er:uniform")
 MAE_ONLY = Arm(
     title="Reconstruction only",
@@ -157,7 +158,7 @@ SUITES: dict[str, Suite] = {
         title="The parts of DietCL",
         place="Table 2",
         question="What the masked loss, the balanced memory and the reconstruction add to Replay in two phases.",
-        arms=(ER, REPLAY, MASKED, MASKED_BALANCED, WHOLE, LABELED_ONLY),
+        arms=(ER, ER_AT_RATES, REPLAY, MASKED, MASKED_BALANCED, WHOLE, LABELED_ONLY),
     ),
     "ablation-orders": Suite(
         title="The parts of DietCL in other orders",
