@@ -45,7 +45,11 @@ def style_of(arm: Arm) -> dict[str, Any]:
 
 
 def _key(arm: Arm) -> str:
-    return f"{arm.method} {sorted(arm.options.items())}"
+    return f"{arm.method} {sorted(arm.options.items())} as {arm.tuned_as or arm.method}"
+
+
+def _is_variant(arm: Arm) -> bool:
+    return bool(arm.options) or arm.tuned_as not in ("", arm.method)
 
 
 @cache
@@ -53,9 +57,9 @@ def _looks() -> dict[str, Look]:
     places = [look(place) for place in range(len(PALETTE) * len(PATTERNS)) if look(place).color]
     arms = [*_FIRST, *(arm for suite in SUITES.values() for arm in suite.arms)]
     drawn = [arm for arm in arms if arm.group != "reference" and not is_dietcl(arm)]
-    methods = dict.fromkeys(_key(arm) for arm in drawn if not arm.options)
-    # There are more arms than looks: what differs from a method by options takes them from the other end.
-    variants = dict.fromkeys(_key(arm) for arm in drawn if arm.options)
+    methods = dict.fromkeys(_key(arm) for arm in drawn if not _is_variant(arm))
+    # There are more arms than looks: what differs from a method by options or rates takes them from the other end.
+    variants = dict.fromkeys(map(_key, sorted(filter(_is_variant, drawn), key=lambda arm: not arm.options)))
     return dict(zip(variants, reversed(places), strict=False)) | dict(zip(methods, places, strict=False))
 
 
