@@ -80,11 +80,11 @@ def test_methods_can_be_carried_out_one_after_the_other(few, tmp_path, capsys):
     found = json.loads((tmp_path / "results/few/sampling.json").read_text())
     assert [row["method"] for row in found["rows"]] == ["er:uniform"]
     assert "trial/er/" not in (tmp_path / "results/few/search.jsonl").read_text()  # nor was anything else searched
-    assert found["command"] == "dietcl reproduce sampling --stream few --methods er:uniform"
+    assert found["command"] == "dietcl reproduce sampling --stream few --methods er:uniform --seeds 1"
     assert main([*command, "--methods", "er"]) == 0
     found = json.loads((tmp_path / "results/few/sampling.json").read_text())
     assert [row["method"] for row in found["rows"]] == ["er:uniform", "er"]
-    assert found["command"] == "dietcl reproduce sampling --stream few"
+    assert found["command"] == "dietcl reproduce sampling --stream few --seeds 1"
 
 
 def test_every_suite_writes_every_kind_of_file(tmp_path):

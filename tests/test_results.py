@@ -87,7 +87,7 @@ def test_every_published_table_is_what_the_counts_say(name):
     study = Study(name, RESULTS)
     for entry in published(name):
         suite, measured = study.found(SUITES[entry["suite"]])
-        text = markdown(study, entry["suite"], suite, all_sheets(study, entry["suite"], suite, measured))
+        text = markdown(study, entry["suite"], suite, measured, all_sheets(study, entry["suite"], suite, measured))
         assert (RESULTS / name / f"{entry['suite']}.md").read_text() == text, entry["suite"]
 
 

@@ -15,7 +15,7 @@ from dietcl.experiments.show.scale import Scale
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.show.verdicts import suite_claims
 from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Measured, Study
+from dietcl.experiments.study import Measured, Study, seeds_of
 from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, SUITES, Suite
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
@@ -43,12 +43,12 @@ def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured],
     heading = _heading(study, suite)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", _plain(study, name, suite, measured, scale))
-    _write(folder / f"{name}.md", markdown(study, name, suite, sheets))
+    _write(folder / f"{name}.md", markdown(study, name, suite, measured, sheets))
     _write(folder / f"{name}.tex", "\n".join(sheet.latex() for sheet in sheets))
     pictures = _pictures(suite, measured, scale, heading)
     for suffix, content in pictures.items():
         write_bytes(folder / f"{name}.{suffix}", content)
-    _write(folder / f"{name}.html", _page(study, name, suite, sheets, heading, pictures))
+    _write(folder / f"{name}.html", _page(_command(study, name, suite, measured), suite, sheets, heading, pictures))
     return sheets
 
 
@@ -57,10 +57,11 @@ def all_sheets(study: Study, name: str, suite: Suite, measured: Sequence[Measure
     return [*sheets_of(name, suite, measured, scale_of(study)), *suite_claims(study, name)]
 
 
-def markdown(study: Study, name: str, suite: Suite, sheets: Sequence[Sheet]) -> str:
+def markdown(study: Study, name: str, suite: Suite, measured: Sequence[Measured], sheets: Sequence[Sheet]) -> str:
     """Return the tables of a suite as a Markdown page."""
-    intro = f"# {_heading(study, suite)}\n\n{suite.question} ({suite.place}.)\n\n`{_command(study, name, suite)}`\n"
-    return "\n".join([intro, *(sheet.markdown() for sheet in sheets)])
+    intro = f"# {_heading(study, suite)}\n\n{suite.question} ({suite.place}.)\n"
+    command = f"`{_command(study, name, suite, measured)}`\n"
+    return "\n".join([intro, command, *(sheet.markdown() for sheet in sheets)])
 
 
 def _heading(study: Study, suite: Suite) -> str:
@@ -71,7 +72,7 @@ def _write(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def _command(study: Study, name: str, suite: Suite) -> str:
+def _command(study: Study, name: str, suite: Suite, measured: Sequence[Measured]) -> str:
     command = f"dietcl reproduce {name} --stream {study.name}"
     if study.setup.pack:
         command += " --data FOLDER"
@@ -79,7 +80,8 @@ def _command(study: Study, name: str, suite: Suite) -> str:
         command += " --data MANIFEST.parquet"
     if len(suite.arms) < len(SUITES[name].arms):
         command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
-    return command
+    more = {entry.arm.title: seeds_of(suite, entry.arm, 0) for entry in measured}
+    return f"{command} --seeds {max(len(entry.results) - more[entry.arm.title] for entry in measured)}"
 
 
 def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], 
     return {
         "suite": name,
         "stream": study.name,
-        "command": _command(study, name, suite),
+        "command": _command(study, name, suite, measured),
         "updates": study.budget,
         "batch": study.batch,
         "rows": [
@@ -122,13 +124,10 @@ def _pictures(suite: Suite, measured: Sequence[Measured], scale: Scale, heading:
     return found
 
 
-def _page(
-    study: Study, name: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pictures: dict[str, bytes]
-) -> str:
+def _page(command: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pictures: dict[str, bytes]) -> str:
     style = files("dietcl.report").joinpath("page.css").read_text("utf-8")
     data = base64.b64encode(pictures["svg"]).decode()
     image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="width: 100%">'
-    command = escape(_command(study, name, suite))
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return "\n".join(
         [
@@ -140,7 +139,7 @@ def _page(
             f'<p class="lede">{escape(suite.question)}</p></header><main>',
             f'<section><figure class="card panel" style="background: white">{image}</figure></section>',
             *(f"<section>{sheet.html()}</section>" for sheet in sheets),
-            f"</main><footer>Written by dietcl {__version__}: <code>{command}</code></footer>",
+            f"</main><footer>Written by dietcl {__version__}: <code>{escape(command)}</code></footer>",
             "</body></html>\n",
         ]
     )
