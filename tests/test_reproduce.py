@@ -126,6 +126,8 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
         ([], "reproduce: name a suite (table1, "),
         (["table2"], "reproduce table2: no such suite; choose from table1, "),
         (["table1", "--stream", "cifar"], "--stream cifar: no such setup; choose from cifar100, "),
+        (["table1", "--stream", "glyphs@huge"], "--stream glyphs@huge: no such size; choose from micro, "),
+        (["table1", "--stream", "glyphs@nano"], "--stream glyphs@nano: nano is its own size; leave @nano out"),
         (["table1", "--stream", "cifar100", "--data", "nowhere"], "nowhere/cifar100_32_webp.zip: no such file"),
         (["table1", "--stream", "cloc"], "--stream cloc: give its manifest"),
         (["sampling", "--methods", "er,lwf"], "--methods lwf: sampling has no such method; choose from er:uniform, er"),

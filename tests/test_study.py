@@ -14,10 +14,11 @@ from dietcl.experiments import suites as s
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Store, run_cells
 from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
-from dietcl.experiments.show.results import stream_text
+from dietcl.experiments.show.results import stream_text, studies
 from dietcl.experiments.study import Missing, Study, seeds_of
 from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
+from dietcl.models.presets import MODELS
 from dietcl.parallel import in_processes
 from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
@@ -259,6 +260,18 @@ def test_the_paper_s_own_streams_have_a_regime_without_a_search(tmp_path):
     study = RuledStudy("cglm", tmp_path, lambda cell: 0.2)
     study.measure(replace(s.SUITES["sampling"], points=(Point(),)), seeds=1)
     assert stream_text(Study("cglm", tmp_path), tmp_path).startswith("S = 600 updates of 1024 images, as in the paper.")
+
+
+def test_a_stream_at_another_size_is_a_study_of_its_own(tmp_path):
+    suite = replace(s.SUITES["sampling"], points=(Point(),))
+    own, larger = (RuledStudy(name, tmp_path, by_rule) for name in ("glyphs", "glyphs@micro"))
+    for study in (larger, own):
+        study.measure(suite, seeds=1)
+    assert [study.setup.title for study in studies(tmp_path)] == ["glyphs", "glyphs (micro)"]
+    cells = [study.cell(s.ER, Point(), 0) for study in (own, larger)]
+    assert [cell.config.model for cell in cells] == [MODELS["nano"], MODELS["micro"]]
+    assert [cell.config.training.batch for cell in cells] == [64, 16]
+    assert cells[1] not in own.cells
 
 
 def test_missing_data_is_said_in_a_sentence(tmp_path):

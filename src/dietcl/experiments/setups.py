@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dietcl.config import PRESETS
 from dietcl.errors import UserError
 from dietcl.files import default_cache, digest
 from dietcl.streams.recipes import Recipe
@@ -19,6 +20,8 @@ from dietcl.streams.sources.pack import prepare_pack
 from dietcl.streams.sources.strips import Strips
 
 Progress = Callable[[int, int | None], None]
+AT = "@"
+"""Between the name of a setup and another size than its own."""
 HELD_OUT_SHARE = 0.1
 """Share of the training images on which hyperparameters are judged, in the place of the test images."""
 
@@ -89,10 +92,18 @@ SETUPS: dict[str, Setup] = {
 
 
 def setup_named(name: str) -> Setup:
-    """Return a setup by its name."""
-    if name not in SETUPS:
+    """Return a setup by its name, at its own size or at that of a preset after it, as in cifar100@micro."""
+    stream, at, size = name.partition(AT)
+    if stream not in SETUPS:
         raise UserError(f"--stream {name}: no such setup; choose from {', '.join(SETUPS)}")
-    return SETUPS[name]
+    setup = SETUPS[stream]
+    if not at:
+        return setup
+    if size == setup.preset:
+        raise UserError(f"--stream {name}: {size} is its own size; leave {at}{size} out")
+    if size not in PRESETS:
+        raise UserError(f"--stream {name}: no such size; choose from {', '.join(PRESETS)}")
+    return replace(setup, title=f"{setup.title} ({size})", preset=size)
 
 
 def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, total: None) -> Path:
@@ -115,7 +126,7 @@ def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, 
 
         prepare(reader, str(pack), folder, progress=progress)
 
-    return prepare_pack(default_cache(), name, facts, fill)
+    return prepare_pack(default_cache(), name.partition(AT)[0], facts, fill)
 
 
 def held_out(manifest: Path) -> Path:

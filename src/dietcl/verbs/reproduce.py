@@ -24,11 +24,12 @@ Examples:
   dietcl reproduce budget --stream cifar100 --data packs/ --seeds 3 --jobs 2
   dietcl reproduce all --stream fruits360 --data packs/
   dietcl reproduce table1 --stream yearbook --data packs/ --methods er,er:uniform,dietcl
+  dietcl reproduce ablation --stream cifar100@micro --data packs/     (a larger encoder than its own)
   dietcl reproduce table1 --stream cloc --data cloc/manifest.parquet
   dietcl reproduce claims --write RESULTS.md     (from the counts in --out; runs nothing)
 
 Suites: {suites}.
-Streams: {streams}.
+Streams: {streams}; @ and a preset after one is another size.
 
 What --out holds is not run again, and what was stopped goes on when the same command is given again. Before the first
 suite of a stream, rates are searched and the budget at which Replay peaks is found, both on other seeds and on training
@@ -42,7 +43,7 @@ class Options:
     name: Annotated[str, tyro.conf.Positional] = ""
     """A suite, all, or claims."""
     stream: str = "glyphs"
-    """The stream to learn."""
+    """The stream to learn, at its own size or at that of a preset: STREAM@PRESET."""
     data: Path | None = None
     """Folder that holds the stream's pack, or its manifest (.parquet); glyphs needs none."""
     methods: str = "all"

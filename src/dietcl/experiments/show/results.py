@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dietcl.experiments.setups import SETUPS
+from dietcl.experiments.setups import AT, SETUPS
 from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.sheets import put_between
 from dietcl.experiments.show.verdicts import claim_sheet
@@ -15,8 +15,9 @@ SHOWN = ("table1", "regimes")
 
 
 def studies(out: Path) -> list[Study]:
-    """Return the studies that have counts in a folder, in the order of the setups."""
-    return [Study(name, out) for name in SETUPS if (out / name / "cells.jsonl").is_file()]
+    """Return the studies that have counts in a folder, in the order of the setups, each setup's own size first."""
+    found = sorted(path.parent.name for path in out.glob("*/cells.jsonl"))
+    return [Study(name, out) for setup in SETUPS for name in found if name.partition(AT)[0] == setup]
 
 
 def write_results(path: Path, out: Path) -> None:
