@@ -39,10 +39,12 @@ def test_a_claim_needs_all_its_differences_and_falls_with_one():
 
 def test_one_of_many_differences_that_falls_by_chance_does_not_sink_a_claim():
     # By hand: [-5.48, -0.52] at 95 %; of two together 97.5 %, where t is 6.205: [-6.58, +0.58].
-    falls = Contrast("", (-3.0, -4.0, -2.0))
+    falls = Contrast("one", (-3.0, -4.0, -2.0))
     assert falls.verdict == "does not hold"
     assert judge([falls]) == "does not hold"
-    assert judge([falls, Contrast("", (1.0, 1.1, 1.2))]) == "cannot tell"
+    assert judge([falls, Contrast("other", (1.0, 1.1, 1.2))]) == "cannot tell"
+    # Neither the other side of the same difference nor one without a result makes chance more likely.
+    assert judge([falls, replace(falls, bound=-9.0), Contrast("unknown", ())]) == "does not hold"
 
 
 def test_stable_means_neither_worse_nor_better():

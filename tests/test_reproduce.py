@@ -11,6 +11,7 @@ from dietcl.errors import NotFinite
 from dietcl.experiments import study as studies
 from dietcl.experiments import trials
 from dietcl.experiments.setups import SETUPS, Setup
+from dietcl.experiments.show.sheets import marks
 from dietcl.experiments.suites import SUITES, Point
 from dietcl.files import locked
 from dietcl.parallel import attempt
@@ -160,6 +161,18 @@ def test_claims_go_into_a_file_that_is_there(counted, tmp_path, capsys):
     (tmp_path / "some.md").write_text("# Mine\n")
     assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert (tmp_path / "some.md").read_text() == "# Mine\n"
+    begin, end = marks("claims")
+    text = f"{begin}\n{end}\n"  # and none for the stream: nothing of it is written
+    (tmp_path / "some.md").write_text(text)
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert (tmp_path / "some.md").read_text() == text
+
+
+def test_counts_without_their_search_are_named(counted, tmp_path, capsys):
+    (counted / "glyphs" / "search.jsonl").unlink()
+    (tmp_path / "some.md").write_text("".join(f"{line}\n" for name in ("claims", "glyphs") for line in marks(name)))
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert "search.jsonl: lacks trials on which the counts rest; run a suite again" in capsys.readouterr().err
 
 
 def test_a_damaged_line_is_named(counted, capsys):

@@ -14,7 +14,10 @@ from dietcl.experiments import suites as s
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Store, run_cells
 from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
+from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.results import stream_text, studies
+from dietcl.experiments.show.verdicts import claim_sheet
+from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Missing, Study, seeds_of
 from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
@@ -28,6 +31,7 @@ from ruled import RuledStudy
 from tiny import AMPLE, tiny_config, tiny_learner
 from watching import updates_of
 
+LENGTHS = ((2, 10), (4, 20), (10, 50), (20, 100))
 PEAKS = {10: 0.2, 20: 0.4, 40: 0.5, 80: 0.501}
 
 
@@ -272,6 +276,20 @@ def test_a_stream_at_another_size_is_a_study_of_its_own(tmp_path):
     assert [cell.config.model for cell in cells] == [MODELS["nano"], MODELS["micro"]]
     assert [cell.config.training.batch for cell in cells] == [64, 16]
     assert cells[1] not in own.cells
+
+
+def test_a_stream_of_another_length_is_named_and_judged(tmp_path, monkeypatch):
+    few = replace(SETUPS["glyphs"], recipe=Recipe(recipe="class", time_steps=4, label_rate=0.02))
+    monkeypatch.setitem(SETUPS, "short", few)
+    study = RuledStudy("short", tmp_path, by_rule)
+    for name in ("curves", "stream-length"):
+        study.measure(s.SUITES[name], seeds=1)
+    suite, measured = study.found(s.SUITES["stream-length"])
+    lengths, *_ = sheets_of("stream-length", suite, measured, scale_of(study))
+    assert lengths.header[1:] == tuple(f"{ours} time steps (paper: {paper})" for ours, paper in LENGTHS)
+    told = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
+    assert told["EWC, MAS and CaSSLe drop early"] == "not run"  # by the fifth time step, of four
+    assert told["DietCL is stable over stream lengths"].startswith("holds")
 
 
 def test_missing_data_is_said_in_a_sentence(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dietcl.experiments import contrasts as c
 from dietcl.experiments import suites as s
 from dietcl.experiments.evidence import Contrast, Evidence
-from dietcl.experiments.measures import average, final, new_classes
+from dietcl.experiments.measures import average, final
 from dietcl.experiments.setups import Setup
 from dietcl.experiments.study import Missing, Study
 
@@ -47,7 +47,6 @@ _SUPERVISED: tuple[s.Group, ...] = ("supervised", "frozen encoder")
 _SEMI_SUPERVISED: tuple[s.Group, ...] = ("semi-supervised",)
 _BUDGETS = tuple(point.updates for point in s.SUITES["budget"].points)
 (_LONGER,) = s.SUITES["balance-phase"].points
-(_STAGES,) = s.SUITES["two-stage"].points
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -116,6 +115,12 @@ CLAIMS: tuple[Claim, ...] = (
         c.lead_at_budgets((s.CASSLE,), _BUDGETS, final),
     ),
     Claim("DietCL is above Replay at every budget", "Figure 2", "budget", c.lead_at_budgets((s.ER,), _BUDGETS, final)),
+    Claim(
+        "DietCL is above ER uniform at every budget",
+        "not measured",
+        "budget",
+        c.lead_at_budgets((s.ER_UNIFORM,), _BUDGETS, final),
+    ),
     Claim("ER (balanced, as in the paper) overfits past a budget", "Figure 2", "budget", c.overfits(s.ER)),
     Claim("ER (uniform) overfits past a budget", "not measured", "budget", c.overfits(s.ER_UNIFORM)),
     Claim("The smallest budget hurts all three methods", "Figure 4", "budget-curves", c.hurt_by_little),
@@ -139,7 +144,7 @@ CLAIMS: tuple[Claim, ...] = (
         _binary,
     ),
     Claim("GDumb and CaSSLe are worse on longer streams", "Figure 6", "stream-length", c.longer_is_worse, _binary),
-    Claim("Time steps 2, 3 and 4 all choose B = 400 to 450", "+0.3, +0.4 and +0.3", "threshold", c.same_threshold),
+    Claim("Time steps 2, 3 and 4 all choose B = 400 to 450", "+0.2, +0.3 and +0.3", "threshold", c.same_threshold),
     Claim("The memory-only phase evens accuracy out", "C.3", "balance-phase", c.evens_out),
     Claim(
         "The memory-only phase improves accuracy",
@@ -148,16 +153,6 @@ CLAIMS: tuple[Claim, ...] = (
         c.change("A(T), with less without", s.DIETCL, s.JOINT_ONLY, point=_LONGER),
     ),
     Claim("DietCL has no stability gap, and ER has one", "C.1", "stability-gap", c.no_gap, _binary),
-    Claim(
-        "A pre-training stage helps new classes",
-        "C.2",
-        "two-stage",
-        c.change("new classes, TwoStage less OneStage", s.TWO_STAGE, s.ONE_STAGE, new_classes, _STAGES),
-    ),
-    Claim(
-        "A pre-training stage costs accuracy on all seen classes",
-        "C.2",
-        "two-stage",
-        c.change("A, TwoStage less OneStage", s.TWO_STAGE, s.ONE_STAGE, average, _STAGES, is_above=False),
-    ),
+    Claim("A pre-training stage helps new classes", "C.2", "two-stage", c.stage_helps_new),
+    Claim("A pre-training stage does not help all seen classes", "C.2", "two-stage", c.stage_helps_not_all, _binary),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from dietcl.experiments import paper
 from dietcl.experiments import suites as s
 from dietcl.experiments.evidence import Contrast, Evidence, Values, less, within
-from dietcl.experiments.measures import Measure, after, average, final, first, gaps, unevenness
+from dietcl.experiments.measures import Measure, after, average, final, first, gaps, new_classes, unevenness
 from dietcl.experiments.study import Missing
 from dietcl.experiments.suites import SUITES, Arm, Group, Point
 
@@ -55,11 +55,10 @@ def change(
     without: Arm,
     measure: Measure = final,
     point: Point = Point(),  # noqa: B008 (it is frozen)
-    is_above: bool = True,
 ) -> Contrasts:
-    """What one change brings: something, or nothing and less."""
+    """What one change brings."""
     return lambda evidence: [
-        less(label, evidence.values(with_it, measure, point), evidence.values(without, measure, point), 0.0, is_above)
+        less(label, evidence.values(with_it, measure, point), evidence.values(without, measure, point))
     ]
 
 
@@ -183,7 +182,7 @@ def stable_length(evidence: Evidence) -> list[Contrast]:
         contrast
         for steps in (10, 50, 100)
         for contrast in within(
-            f"T = {steps} less T = 20",
+            f"A(T), T = {steps} less T = 20",
             evidence.values(s.DIETCL, final, s.of_length(steps)),
             usual,
             _share(usual, SIMILAR),
@@ -196,7 +195,7 @@ def longer_is_worse(evidence: Evidence) -> list[Contrast]:
 
     def lost(arm: Arm) -> Contrast:
         short, long = (evidence.values(arm, final, s.of_length(steps)) for steps in (10, 100))
-        return less(f"{arm.title}, T = 10 less T = 100", short, long, _share(short, SIMILAR))
+        return less(f"A(T) of {arm.title}, T = 10 less T = 100", short, long, _share(short, SIMILAR))
 
     return [lost(arm) for arm in (s.GDUMB, s.CASSLE)]
 
@@ -219,6 +218,27 @@ def evens_out(evidence: Evidence) -> list[Contrast]:
     (point,) = SUITES["balance-phase"].points
     without, with_it = (evidence.values(arm, unevenness, point) for arm in (s.JOINT_ONLY, s.DIETCL))
     return [less("deviation over origins, without less with", without, with_it)]
+
+
+def stage_helps_new(evidence: Evidence) -> list[Contrast]:
+    """What a pre-training stage brings new classes, at rates of each one's own and at the same rates."""
+    return [
+        less(f"new classes, TwoStage less {arm.title}", two, one) for arm, two, one in _stages(evidence, new_classes)
+    ]
+
+
+def stage_helps_not_all(evidence: Evidence) -> list[Contrast]:
+    """What it brings all seen classes, in A: less than the least help."""
+    return [
+        less(f"A, TwoStage less {arm.title}", two, one, _share(one), is_above=False)
+        for arm, two, one in _stages(evidence, average)
+    ]
+
+
+def _stages(evidence: Evidence, measure: Measure) -> list[tuple[Arm, Values, Values]]:
+    (point,) = SUITES["two-stage"].points
+    two = evidence.values(s.TWO_STAGE, measure, point)
+    return [(arm, two, evidence.values(arm, measure, point)) for arm in (s.ONE_STAGE, s.ONE_STAGE_AT_RATES)]
 
 
 def no_gap(evidence: Evidence) -> list[Contrast]:

@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Console().print(table.table())
     if options.write is not None:
-        put_between(options.write, MARK, table.markdown())
+        put_between(options.write, {MARK: table.markdown()})
     differing = [f"{name}, {part}" for name, parts in costs.items() for (part, _), c in parts.items() if not c.agrees()]
     for line in differing:
         print(f"{line}: arithmetic and receipts differ by more than {TOLERANCE:.0%}", file=sys.stderr)

@@ -59,10 +59,14 @@ class Contrast:
             low = high = mean
         return low - self.bound if self.is_above else self.bound - high
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The mean with its interval."""
         mean, low, high = self.interval
-        text = f"{self.label}: {signed(mean)}"
-        return f"{text} [{signed(low)}, {signed(high)}]" if len(self.values) > 1 else text
+        return f"{signed(mean)} [{signed(low)}, {signed(high)}]" if len(self.values) > 1 else signed(mean)
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}"
 
 
 def less(label: str, one: Values, other: Values, bound: float = 0.0, is_above: bool = True) -> Contrast:
@@ -90,9 +94,10 @@ def judge(contrasts: Sequence[Contrast]) -> Verdict:
 def failing(contrasts: Sequence[Contrast]) -> list[Contrast]:
     """Return the differences with each of which a claim falls.
 
-    One of many falls by chance more often than one alone, so that their intervals are widened (Bonferroni).
+    One of many falls by chance more often than one alone, so that their intervals are widened (Bonferroni). The two
+    sides of one difference count once.
     """
-    together = 1 - (1 - CONFIDENCE) / max(1, len(contrasts))
+    together = 1 - (1 - CONFIDENCE) / max(1, len({contrast.label for contrast in contrasts if contrast.values}))
     return [contrast for contrast in contrasts if contrast.verdict_at(together) == "does not hold"]
 
 

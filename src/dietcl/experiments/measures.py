@@ -30,8 +30,8 @@ def old(result: Result) -> float:
 
 
 def after(t: int) -> Measure:
-    """Return the accuracy after a time step."""
-    return lambda result: float(result.along[t - 1])
+    """Return the accuracy after a time step; nan beyond the stream's last one."""
+    return lambda result: float(result.along[t - 1]) if t <= len(result.along) else float("nan")
 
 
 def first(result: Result) -> float:

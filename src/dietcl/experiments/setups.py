@@ -1,5 +1,6 @@
 """Setups: the streams that suites learn, each with its data, its cut, its size and its regime."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dietcl.config import PRESETS
 from dietcl.errors import UserError
-from dietcl.files import default_cache, digest
+from dietcl.files import default_cache, digest, write_bytes
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.arrays import Arrays
 from dietcl.streams.sources.glyphs import Glyphs
@@ -137,7 +138,7 @@ def held_out(manifest: Path) -> Path:
         table = table.filter(pc.equal(table["split"], "train"))
         split = pa.array(holdout(table["id"].to_pylist(), HELD_OUT_SHARE))
         table = table.set_column(table.schema.get_field_index("split"), table.schema.field("split"), split)
-        partial = path.with_suffix(".partial")
-        pq.write_table(table, partial, compression="zstd")
-        partial.replace(path)
+        content = io.BytesIO()
+        pq.write_table(table, content, compression="zstd")
+        write_bytes(path, content.getvalue())
     return path

@@ -33,7 +33,7 @@ class Arm:
     """The method whose searched rates it takes; its own by default."""
     group: Group = "supervised"
     is_decisive: bool = False
-    """The paper's claims rest on it, so that `table1` gives it two seeds more."""
+    """The paper's claims rest on it, so that most suites give it two seeds more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +126,9 @@ UNMASKED = _part("Replay + balanced memory + reconstruction", mask_classes=False
 WHOLE = _part("All: DietCL")
 LABELED_ONLY = _part("DietCL, reconstructing labeled images only", reconstruct="labeled")
 JOINT_ONLY = _part("Without the memory-only phase", threshold="100%")
-ER_AT_RATES = Arm(title="ER balanced at DietCL's rates", method="er", tuned_as="dietcl")
+ER_AT_RATES = Arm(title="ER balanced at DietCL's rates", method="er", tuned_as="dietcl", is_decisive=True)
 ONE_STAGE = Arm(title="OneStage", method="er:uniform")
+ONE_STAGE_AT_RATES = Arm(title="OneStage at TwoStage's rates", method="er:uniform", tuned_as="two_stage")
 MAE_ONLY = Arm(
     title="Reconstruction only",
     method="two_stage",
@@ -180,6 +181,7 @@ SUITES: dict[str, Suite] = {
         arms=(ER, ER_UNIFORM, CASSLE, DIETCL),
         points=tuple(Point(updates=updates) for updates in (100, 200, 400, 500, 1500, 2500)),
         view="lines",
+        more_seeds=True,
     ),
     "curves": Suite(
         title="Accuracy along the stream",
@@ -196,6 +198,7 @@ SUITES: dict[str, Suite] = {
         arms=THREE,
         points=tuple(Point(label_rate=rate) for rate in (0.005, 0.01, 0.05, 0.1)),
         view="panels",
+        more_seeds=True,
     ),
     "budget-curves": Suite(
         title="Accuracy along the stream by budget",
@@ -204,6 +207,7 @@ SUITES: dict[str, Suite] = {
         arms=THREE,
         points=tuple(Point(updates=updates) for updates in (100, 500, 1500, 2500)),
         view="panels",
+        more_seeds=True,
     ),
     "stream-length": Suite(
         title="Accuracy along the stream by its length",
@@ -212,6 +216,7 @@ SUITES: dict[str, Suite] = {
         arms=THREE,
         points=tuple(map(of_length, (10, 20, 50, 100))),
         view="panels",
+        more_seeds=True,
     ),
     "threshold": Suite(
         title="The threshold B by accuracy after few time steps",
@@ -235,7 +240,7 @@ SUITES: dict[str, Suite] = {
         title="A pre-training stage in every time step",
         place="Appendix C.2",
         question="Whether it helps new classes, and all seen ones.",
-        arms=(ONE_STAGE, TWO_STAGE),
+        arms=(ONE_STAGE, ONE_STAGE_AT_RATES, TWO_STAGE),
         points=(Point(updates=2500, label_rate=0.005),),
         view="stages",
     ),
@@ -254,13 +259,15 @@ SUITES: dict[str, Suite] = {
         arms=EVERY,
         points=(Point(), Point(accounting="flops", is_for_decisive=True)),
         view="spending",
+        more_seeds=True,
     ),
     "solved-heads": Suite(
         title="The encoders under a head that is solved",
         place="beyond the paper",
         question="What each method taught its encoder, apart from its head.",
-        arms=(FROZEN, MAE_ONLY, ER, ER_UNIFORM, FIXMATCH, DIETCL),
+        arms=(FROZEN, MAE_ONLY, ER, ER_AT_RATES, ER_UNIFORM, FIXMATCH, DIETCL),
         view="heads",
+        more_seeds=True,
     ),
 }
 

@@ -24,7 +24,7 @@ Examples:
   dietcl reproduce budget --stream cifar100 --data packs/ --seeds 3 --jobs 2
   dietcl reproduce all --stream fruits360 --data packs/
   dietcl reproduce table1 --stream yearbook --data packs/ --methods er,er:uniform,dietcl
-  dietcl reproduce ablation --stream cifar100@micro --data packs/     (a larger encoder than its own)
+  dietcl reproduce ablation --stream cifar100@base --data packs/     (with the paper's encoder)
   dietcl reproduce table1 --stream cloc --data cloc/manifest.parquet
   dietcl reproduce claims --write RESULTS.md     (from the counts in --out; runs nothing)
 
@@ -49,7 +49,7 @@ class Options:
     methods: str = "all"
     """Carry out these methods of the suite only (names with commas); its tables show all that were ever carried out."""
     seeds: int = 3
-    """Runs of each method, with the seeds 0, 1, and so on; in table1, curves and sampling two more of the decisive."""
+    """Runs of each method, with the seeds 0, 1, and so on; in most suites two more of the decisive methods."""
     jobs: int | None = None
     """Runs at a time, one thread each (as many as there are cores; on a cluster all)."""
     on: On = "local"

@@ -16,7 +16,7 @@ from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.show.verdicts import suite_claims
 from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Measured, Study, seeds_of
-from dietcl.experiments.suites import PAPER_RATE, PAPER_UPDATES, SUITES, Suite
+from dietcl.experiments.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, SUITES, Suite
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
 from dietcl.report.style import MATPLOTLIB
@@ -33,7 +33,13 @@ _MEASURES = {
 
 def scale_of(study: Study) -> Scale:
     """Return how the paper's numbers become those of a study."""
-    return Scale(study.budget / PAPER_UPDATES, study.setup.recipe.label_rate / PAPER_RATE, study.batch)
+    recipe = study.setup.recipe
+    return Scale(
+        updates=study.budget / PAPER_UPDATES,
+        label_rate=recipe.label_rate / PAPER_RATE,
+        time_steps=recipe.time_steps / PAPER_TIME_STEPS,
+        batch=study.batch,
+    )
 
 
 def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured], folder: Path) -> list[Sheet]:

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from dietcl.errors import UserError
 from dietcl.experiments.setups import AT, SETUPS
 from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.sheets import put_between
 from dietcl.experiments.show.verdicts import claim_sheet
 from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Study
+from dietcl.experiments.study import Missing, Study
 from dietcl.experiments.suites import SUITES
 
 SHOWN = ("table1", "regimes")
@@ -22,14 +23,17 @@ def studies(out: Path) -> list[Study]:
 
 def write_results(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
-    put_between(path, "claims", claim_sheet(studies(out)).markdown())
-    for study in studies(out):
-        put_between(path, study.name, stream_text(study, out))
+    found = studies(out)
+    streams = {study.name: stream_text(study, out) for study in found}
+    put_between(path, {"claims": claim_sheet(found).markdown(), **streams})
 
 
 def stream_text(study: Study, out: Path) -> str:
     """Return a stream's regime and every suite that was published: its picture, and its tables or where they lie."""
-    lines = [_regime(study)]
+    try:
+        lines = [_regime(study)]
+    except Missing:
+        raise UserError(f"{study.searched.path}: lacks trials on which the counts rest; run a suite again") from None
     for name in SUITES:
         folder = f"{out.name}/{study.name}"
         if (out / study.name / f"{name}.json").is_file():

@@ -8,12 +8,14 @@ from dietcl.experiments.suites import Point, Suite, scaled
 
 @dataclass(frozen=True)
 class Scale:
-    """How a setup's updates and label rates compare to those of the paper."""
+    """How a setup's updates, label rates and time steps compare to those of the paper."""
 
     updates: float
     """Of this setup per update of the paper."""
     label_rate: float
     """Of this setup over the paper's."""
+    time_steps: float
+    """Of this setup per time step of the paper."""
     batch: int
     """Images of an update."""
 
@@ -36,7 +38,7 @@ class Scale:
         if varies("label_rate"):
             return self.say_rate(point)
         if varies("time_steps"):
-            return f"{point.time_steps} time steps"
+            return self.say_time_steps(point)
         if varies("threshold"):
             return f"B = {self.count(point.threshold)}{_paper(f'{point.threshold}', self.updates)}"
         if varies("accounting"):
@@ -54,6 +56,10 @@ class Scale:
     def say_updates(self, point: Point, each: str = "") -> str:
         """Write the budget of a time step."""
         return f"{self.count(point.updates)} updates{each}{_paper(f'{point.updates}', self.updates)}"
+
+    def say_time_steps(self, point: Point) -> str:
+        """Write the length of the stream."""
+        return f"{round(point.time_steps * self.time_steps)} time steps{_paper(f'{point.time_steps}', self.time_steps)}"
 
     def say_rate(self, point: Point) -> str:
         """Write the label rate."""

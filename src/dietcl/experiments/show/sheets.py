@@ -1,5 +1,6 @@
 """Tables of an experiment, for the terminal and for Markdown."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -8,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dietcl.errors import UserError
+from dietcl.files import write_bytes
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,17 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
-def put_between(path: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks of this name in a Markdown file."""
-    begin, end = marks(name)
+def put_between(path: Path, blocks: Mapping[str, str]) -> None:
+    """Replace what stands between marks in a Markdown file, by their names; all of it or nothing."""
     if not path.is_file():
-        raise UserError(f"--write {path}: no such file; give a Markdown file with the lines {begin} and {end}")
-    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise UserError(f"{path}: has no lines {begin} and {end} to put the table between")
-    path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
+        lines = " and ".join(line for name in blocks for line in marks(name))
+        raise UserError(f"--write {path}: no such file; give a Markdown file with the lines {lines}")
+    text = path.read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        begin, end = marks(name)
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise UserError(f"{path}: has no lines {begin} and {end} to put the table between")
+        text = f"{before}{begin}\n{block}{end}{after}"
+    write_bytes(path, text.encode())

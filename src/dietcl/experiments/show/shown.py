@@ -36,7 +36,7 @@ class Shown:
     def heading(self, point: Point) -> str:
         """Say in what a point differs from the others."""
         says = {
-            "time_steps": f"{point.time_steps} time steps",
+            "time_steps": self.scale.say_time_steps(point),
             "updates": self.scale.say_updates(point),
             "label_rate": self.scale.say_rate(point),
         }

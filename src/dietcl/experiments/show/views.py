@@ -6,7 +6,7 @@ import numpy as np
 
 from dietcl.experiments import paper
 from dietcl.experiments.cells import Result
-from dietcl.experiments.evidence import signed
+from dietcl.experiments.evidence import Contrast
 from dietcl.experiments.measures import (
     Measure,
     after,
@@ -26,7 +26,6 @@ from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.show.shown import percent, spread_text
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import DIETCL, THRESHOLD_STEPS, Suite
-from dietcl.metrics import paired_difference
 
 _PER = ("per new label", "per remembered label, in the end", "per arriving image")
 
@@ -38,12 +37,8 @@ def spread(entry: Measured, measure: Measure) -> str:
 
 def difference(one: Measured, other: Measured, measure: Measure) -> str:
     """Write the mean difference over common seeds, in points, with its 95 % interval."""
-    pairs = common_seeds(one, other)
-    if not pairs:
-        return "–"
-    mean, low, high = paired_difference(*zip(*((measure(a), measure(b)) for a, b in pairs), strict=True))
-    interval = f" [{signed(100 * low)}, {signed(100 * high)}]" if len(pairs) > 1 else ""
-    return f"{signed(100 * mean)}{interval}"
+    values = tuple(100 * (measure(a) - measure(b)) for a, b in common_seeds(one, other))
+    return Contrast("", values).text if values else "–"
 
 
 def common_seeds(one: Measured, other: Measured) -> list[tuple[Result, Result]]:
@@ -150,7 +145,8 @@ def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     rows = []
     for place, t in enumerate(THRESHOLD_STEPS):
         rows.append((f"A({t})", *(spread(entry, after(t)) for entry in measured)))
-        rows.append((f"A({t}) in the paper", *(f"{paper.THRESHOLDS[e.point.threshold][place]:.2f}" for e in measured)))
+        theirs = [paper.THRESHOLDS.get(entry.point.threshold) for entry in measured]
+        rows.append((f"A({t}) in the paper", *(f"{values[place]:.2f}" if values else "" for values in theirs)))
     header = ("after time step", *(scale.describe(suite, entry.point) for entry in measured))
     return [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
 
