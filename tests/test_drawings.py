@@ -253,18 +253,19 @@ def test_spending_stacks_purposes_without_evaluation():
     items = [
         measured(ER, spent(memory=4e12), spent(memory=6e12)),
         measured(DIETCL, spent(memory=2e12, reconstruct=1e12)),
-        measured(DIETCL, spent(memory=3e12, reconstruct=2e12), accounting="flops"),
+        measured(DIETCL, spent(memory=3e12, reconstruct=2e12, solve=3e10, head=1e10), accounting="flops"),
     ]
     (axes,) = drawn("cost", items).axes
     assert {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers} == {
         "memory": pytest.approx([5, 2, 3]),
         "reconstruct": pytest.approx([0, 1, 2]),
+        "other": pytest.approx([0, 0, 0.04]),  # neither is a hundredth of the longest bar
     }
     assert [bar.get_x() for bar in axes.containers[1]] == pytest.approx([5, 2, 3])
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         *("ER balanced, at equal images", "DietCL, at equal images", "DietCL, at equal FLOPs")
     ]
-    assert texts(axes)[:4] == ["TFLOPs", "5", "3", "5"]
+    assert texts(axes)[:4] == ["TFLOPs", "5", "3", "5.04"]
 
 
 def test_heads_link_the_own_to_the_solved_one():

@@ -19,6 +19,8 @@ from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_THIN = 0.01
+"""Of the longest bar: what is thinner in all of them has no colour of its own."""
 _GROUPS = ("reference", "supervised", "frozen encoder", "semi-supervised")
 
 
@@ -102,18 +104,26 @@ def _spending(view: Shown) -> Any:
 
 
 def _stack(axes: Any, rows: Sequence[dict[str, float]]) -> list[float]:
-    """Draw a bar for each row, the purposes that take most in all first; returns the lengths of the bars."""
+    """Draw a bar for each row, the purposes that take most in all first; returns the lengths of the bars.
+
+    What nobody could see, being thin in every bar, is drawn together.
+    """
     purposes = Counter[str]()
     for row in rows:
         purposes.update(row)
+    thinnest = _THIN * max(sum(row.values()) for row in rows)
+    seen = [name for name, _ in purposes.most_common() if max(row.get(name, 0.0) for row in rows) >= thinnest]
     left = np.zeros(len(rows))
-    for number, (purpose, _) in enumerate(purposes.most_common()):
+    for number, purpose in enumerate(seen):
         widths = np.array([row.get(purpose, 0.0) for row in rows])
         look = {"color": NAME_PALETTE[number % len(NAME_PALETTE)], "edgecolor": "white", "linewidth": 0.5}
         hatch = ("", "/////", ".....")[number // len(NAME_PALETTE) % 3]
         axes.barh(range(len(rows)), widths, 0.68, left, hatch=hatch, label=purpose, **look)
         left = left + widths
-    return [float(length) for length in left]
+    totals = [sum(row.values()) for row in rows]
+    if len(seen) < len(purposes):
+        axes.barh(range(len(rows)), totals - left, 0.68, left, color=INK, label="other")
+    return totals
 
 
 def _accounting(point: Point) -> str:

@@ -82,9 +82,7 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     numbers = [f"paper, {stream}" for stream in paper.STREAMS] if name == "table1" else ["paper, A(T)"]
     rows = []
     for entry in measured:
-        own = [spread(entry, measure) for measure in (final, average, current, old, solved)]
-        if entry.arm.group == "reference":
-            own[1] = "–"  # it learns the stream at once
+        own = [spread(entry, final), _average(entry), *(spread(entry, measure) for measure in (current, old, solved))]
         if name == "table1":
             told = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
         else:
@@ -95,6 +93,11 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     if name == "table1":
         sheets += _against(suite, measured, {"A(T)": final, "A": average}, scale)
     return sheets
+
+
+def _average(entry: Measured) -> str:
+    """Write A; the reference, which learns the stream at once, has none."""
+    return "–" if entry.arm.group == "reference" else spread(entry, average)
 
 
 def _pair(last: float | None, mean: float | None) -> str:
@@ -192,7 +195,7 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
                 ", ".join(shares),
                 f"{updates:,.0f}",
                 spread(entry, final),
-                spread(entry, average),
+                _average(entry),
             )
         )
     header = ("method", "budget", "TFLOPs", "spent on", "updates", "A(T)", "A")
