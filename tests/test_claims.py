@@ -131,7 +131,8 @@ def test_every_claim_is_judged_from_finished_runs_alone(tmp_path):
         "The balanced memory helps a little",
         "CaSSLe collapses at small budgets",
         "DietCL is stable over budgets",
-        "DietCL is stable over stream lengths",
+        "DietCL is stable over stream lengths, by A",
+        "DietCL is stable over stream lengths, by A(T)",
         "From 5 to 10 % labels brings DietCL nothing",
     ):
         assert verdicts[text] == "holds", text

@@ -71,8 +71,9 @@ def test_differences_of_label_rates_by_hand():
 
 
 def test_differences_of_stream_lengths_by_hand():
-    short, _, fifty, fifty_again, *_ = means(c.stable_length)
+    short, _, fifty, fifty_again, *_ = means(c.stable_length("A(T)", final))
     assert (short, fifty, fifty_again) == pytest.approx((0.1, -0.3, -0.3))
+    assert means(c.stable_length("A", average))[0] == pytest.approx(2 * 0.1)
     gdumb, cassle = c.longer_is_worse(SimpleNamespace(values=values))
     assert [gdumb.values[0], cassle.values[0]] == pytest.approx([0.9, 0.9])
     # 11 % of 10.4 at T = 10: what would be similar of DietCL is so of the others.

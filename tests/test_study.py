@@ -289,7 +289,7 @@ def test_a_stream_of_another_length_is_named_and_judged(tmp_path, monkeypatch):
     assert lengths.header[1:] == tuple(f"{ours} time steps (paper: {paper})" for ours, paper in LENGTHS)
     told = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     assert told["EWC, MAS and CaSSLe drop early"] == "not run"  # by the fifth time step, of four
-    assert told["DietCL is stable over stream lengths"].startswith("holds")
+    assert told["DietCL is stable over stream lengths, by A"].startswith("holds")
 
 
 def test_missing_data_is_said_in_a_sentence(tmp_path):

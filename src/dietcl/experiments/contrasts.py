@@ -175,19 +175,23 @@ def stable_budget(evidence: Evidence) -> list[Contrast]:
     ]
 
 
-def stable_length(evidence: Evidence) -> list[Contrast]:
-    """By A(T), which is of all classes; A has easier beginnings the fewer classes a time step brings."""
-    usual = evidence.values(s.DIETCL, final)
-    return [
-        contrast
-        for steps in (10, 50, 100)
-        for contrast in within(
-            f"A(T), T = {steps} less T = 20",
-            evidence.values(s.DIETCL, final, s.of_length(steps)),
-            usual,
-            _share(usual, SIMILAR),
-        )
-    ]
+def stable_length(name: str, measure: Measure) -> Contrasts:
+    """DietCL's A or A(T) on shorter and longer streams, neither better nor worse than on the usual one."""
+
+    def contrasts(evidence: Evidence) -> list[Contrast]:
+        usual = evidence.values(s.DIETCL, measure)
+        return [
+            contrast
+            for steps in (10, 50, 100)
+            for contrast in within(
+                f"{name}, T = {steps} less T = 20",
+                evidence.values(s.DIETCL, measure, s.of_length(steps)),
+                usual,
+                _share(usual, SIMILAR),
+            )
+        ]
+
+    return contrasts
 
 
 def longer_is_worse(evidence: Evidence) -> list[Contrast]:
