@@ -140,7 +140,7 @@ def _page(command: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pic
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(heading)} – dietcl</title>',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
-            f"<style>{style}</style></head><body><header>",
+            f"<style>{style} td:last-child {{ white-space: normal }}</style></head><body><header>",
             f'<p class="kicker">{escape(suite.place)}</p><h1>{escape(heading)}</h1>',
             f'<p class="lede">{escape(suite.question)}</p></header><main>',
             f'<section><figure class="card panel" style="background: white">{image}</figure></section>',

@@ -185,20 +185,20 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
     for entry in measured:
         flops = flops_by_purpose(entry)
         total = sum(flops.values())
-        shares = (f"{purpose} {100 * spent / total:.0f} %" for purpose, spent in flops.items())
+        shares = (f"{purpose} {100 * spent / total:.0f} %" for purpose, spent in flops.items() if spent >= total / 100)
         updates = np.mean([result.facts["updates"] for result in entry.results])
         rows.append(
             (
                 entry.arm.title,
                 scale.describe(suite, entry.point),
                 f"{total / 1e12:.3g}",
-                ", ".join(shares),
                 f"{updates:,.0f}",
                 spread(entry, final),
                 _average(entry),
+                ", ".join(shares),
             )
         )
-    header = ("method", "budget", "TFLOPs", "spent on", "updates", "A(T)", "A")
+    header = ("method", "budget", "TFLOPs", "updates", "A(T)", "A", "spent on (from 1 %)")
     spent = Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))
     at_equal_flops = [entry for entry in measured if entry.point.accounting == "flops"]
     return [spent, *_against(suite, at_equal_flops, {"A(T)": final, "A": average}, scale)]
