@@ -94,7 +94,7 @@ def test_what_a_stage_brings_by_hand():
     )
     assert (new.values[0], new.is_above) == (pytest.approx(3 * (8 - 5)), True)
     assert same_rates.values[0] == pytest.approx(3 * (8 - 6))
-    # OneStage has 5 + 0.2 more or less by the point's labels, length and threshold, and 2 by its 2,500 updates.
+    # OneStage has 5, 0.4 more by its threshold, 0.2 less by its length, and 2 more by its 2,500 updates.
     assert (seen.values[0], seen.is_above) == (pytest.approx(2 * 3), False)
     assert seen.bound == pytest.approx(0.05 * 2 * (5 + 0.2 + 2))
     assert (new.verdict, seen.verdict) == ("holds", "does not hold")
