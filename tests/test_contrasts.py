@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dietcl.experiments import by_budget as b
 from dietcl.experiments import contrasts as c
 from dietcl.experiments import paper
 from dietcl.experiments import suites as s
@@ -45,23 +46,46 @@ def means(function):
 
 
 def test_differences_of_budgets_by_hand():
-    assert means(c.hurt_by_little) == pytest.approx([2 * 2, 2 * 3, 2 * 7])  # in A
-    assert means(c.hurt_most) == pytest.approx([2 * (7 - 2), 2 * (7 - 3)])
-    assert means(c.lead_at_budgets((s.GDUMB,), (100,), final)) == pytest.approx([28 - 3 + 0.9])
-    assert means(c.lead_at_budgets((s.GDUMB,), (100,), average)) == pytest.approx([2 * (28 - 3 + 0.9)])
+    assert means(b.hurt_by_little) == pytest.approx([2 * 2, 2 * 3, 2 * 7])  # in A
+    assert means(b.hurt_most) == pytest.approx([2 * (7 - 2), 2 * (7 - 3)])
+    assert means(b.lead_at_budgets((s.GDUMB,), (100,), final)) == pytest.approx([28 - 3 + 0.9])
+    assert means(b.lead_at_budgets((s.GDUMB,), (100,), average)) == pytest.approx([2 * (28 - 3 + 0.9)])
     # DietCL has 29.2 at 100 updates and 31.2 at 500, CaSSLe 17.4 and 20.4.
-    assert means(c.collapse) == pytest.approx([29.2 / 2 - 17.4, 31.2 / 2 - 20.4])
-    assert means(c.stable_budget) == pytest.approx([2 * 1, 2 * 1, 2 * 2, 2 * 2])  # in A, at 1,500 and at 2,500
+    assert means(b.collapses(100)) == pytest.approx([29.2 / 2 - 17.4])
+    assert means(b.collapses(500)) == pytest.approx([31.2 / 2 - 20.4])
+    assert means(b.stable_budget) == pytest.approx([2 * 1, 2 * 1, 2 * 2, 2 * 2])  # in A, at 1,500 and at 2,500
 
 
 def test_what_figure_2_claims_is_judged_by_the_accuracy_at_the_end():
-    figure = [claim for claim in CLAIMS if claim.paper == "Figure 2"]
-    assert len(figure) == 3
-    lead = 31.2 - 20.4  # at 500 updates, in A(T)
-    below, above_replay, overfits = (means(claim.contrasts) for claim in figure)
-    assert below[3] == pytest.approx(lead)
-    assert above_replay[3] == pytest.approx(31.2 - 35.2)
-    assert overfits == pytest.approx([1 - 2])  # it gains up to the end
+    figure = {claim.text: means(claim.contrasts) for claim in CLAIMS if claim.paper == "Figure 2"}
+    lead = 31.2 - 20.4  # at 500 updates, in A(T); everyone gains 2 from there to 2,500
+    assert figure.pop("CaSSLe stays below DietCL up to the largest budget")[3] == pytest.approx(lead)
+    assert figure.pop("DietCL is above Replay at every budget")[3] == pytest.approx(31.2 - 35.2)
+    assert figure == {
+        "CaSSLe collapses at the smallest budget": pytest.approx([29.2 / 2 - 17.4]),
+        "CaSSLe converges more slowly than DietCL": pytest.approx([0]),
+        "DietCL has converged by 500 updates": pytest.approx([2]),
+        "Small budgets cost Replay much": pytest.approx([0]),
+        "ER (balanced, as in the paper) overfits past a budget": pytest.approx([1 - 2]),  # it gains up to the end
+        "DietCL overfits less than Replay": pytest.approx([0]),
+    }
+
+
+def test_what_counts_as_converged_and_as_much_at_a_small_budget():
+    levels = {"DietCL": [10, 15, 18, 20, 20.5, 20.8], "CaSSLe": [1, 1, 1, 2, 4, 8], "ER balanced": [6, 8, 9, 9, 8, 7]}
+    points = SUITES["budget"].points
+    evidence = SimpleNamespace(
+        values=lambda arm, measure, point: levels[arm.title][points.index(point)] + np.array([0, 0.01, 0.02])
+    )
+    (converged,), (slow,), (degrades,), (less_overfit,) = (
+        function(evidence) for function in (b.has_converged, b.converges_slowly, b.degrades, b.overfits_less)
+    )
+    assert (converged.values[0], converged.bound) == pytest.approx((0.8, 0.05 * 20.01))
+    assert slow.values[0] == pytest.approx(6 - 0.8)
+    assert (degrades.values[0], degrades.bound) == pytest.approx((9 - 6, 0.05 * 9.01))
+    # Replay falls from 9 to 7; DietCL is best at 1,500 among the smaller budgets, from where it gains 0.3.
+    assert less_overfit.values[0] == pytest.approx(2 + 0.3)
+    assert {each.verdict for each in (converged, slow, degrades, less_overfit)} == {"holds"}
 
 
 def test_differences_of_label_rates_by_hand():
@@ -74,7 +98,8 @@ def test_differences_of_stream_lengths_by_hand():
     short, _, fifty, fifty_again, *_ = means(c.stable_length("A(T)", final))
     assert (short, fifty, fifty_again) == pytest.approx((0.1, -0.3, -0.3))
     assert means(c.stable_length("A", average))[0] == pytest.approx(2 * 0.1)
-    gdumb, cassle = c.longer_is_worse(SimpleNamespace(values=values))
+    assert means(c.longer_is_worse("A", average)) == pytest.approx([2 * 0.9, 2 * 0.9])
+    gdumb, cassle = c.longer_is_worse("A(T)", final)(SimpleNamespace(values=values))
     assert [gdumb.values[0], cassle.values[0]] == pytest.approx([0.9, 0.9])
     # 11 % of 10.4 at T = 10: what would be similar of DietCL is so of the others.
     assert gdumb.bound == pytest.approx(0.11 * 10.4)
@@ -89,7 +114,7 @@ def test_differences_of_early_loss_evenness_and_stages_by_hand():
 
 
 def test_what_a_stage_brings_by_hand():
-    (new, same_rates), (seen, _) = (
+    (new,), (same_rates,), (seen,), (seen_same_rates,) = (
         claim.contrasts(SimpleNamespace(values=values)) for claim in CLAIMS if claim.suite == "two-stage"
     )
     assert (new.values[0], new.is_above) == (pytest.approx(3 * (8 - 5)), True)
@@ -97,6 +122,7 @@ def test_what_a_stage_brings_by_hand():
     # OneStage has 5, 0.4 more by its threshold, 0.2 less by its length, and 2 more by its 2,500 updates.
     assert (seen.values[0], seen.is_above) == (pytest.approx(2 * 3), False)
     assert seen.bound == pytest.approx(0.05 * 2 * (5 + 0.2 + 2))
+    assert seen_same_rates.values[0] == pytest.approx(2 * 2)
     assert (new.verdict, seen.verdict) == ("holds", "does not hold")
 
 
@@ -111,12 +137,13 @@ def test_replay_overfits_if_it_loses_from_where_other_seeds_peak():
     assert [point.updates for point in SUITES["budget"].points][-1] == 2500
 
     def judged(*by_seed):
-        (contrast,) = c.overfits(s.ER)(by_point("budget", *by_seed))
+        (contrast,) = b.overfits(s.ER)(by_point("budget", *by_seed))
         return contrast
 
     # Seeds 1 and 2 peak at 400, so that seed 0 is read there and not at its own peak; 12 - 8, 14 - 9, 13 - 9.
     falling = judged([10, 11, 12, 13, 9, 8], [10, 12, 14, 12, 10, 9], [9, 12, 13, 11, 10, 9])
     assert falling.values == pytest.approx((4, 5, 4))
+    assert falling.label == "ER balanced at its peak (400) less at 2,500"
     # One that gains up to the end has no peak before it.
     assert judged([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6.1]).values == pytest.approx((-1, -1.1))
     # A seed alone has no others that could choose for it, and one that diverged neither chooses nor counts.

@@ -138,7 +138,11 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
         (["all", "--methods", "dietcl,eer"], "--methods eer: all has no such method; choose from joint, ewc"),
         (["table1", "--write", "RESULTS.md"], "--write RESULTS.md: goes with claims; leave it out"),
         (["claims"], "--out results: holds no counts; give the folder that a suite wrote"),
-        (["claims", "--stream", "cifar100"], "--stream cifar100: claims are judged from all counts in --out; leave it"),
+        (
+            ["claims", "--stream", "cifar100"],
+            "--stream cifar100: claims rest on the counts in --out alone; leave it out",
+        ),
+        (["claims", "--jobs", "2"], "--jobs 2: claims rest on the counts in --out alone; leave it out"),
     ],
 )
 def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from dietcl.experiments.setups import setup_named
 from dietcl.experiments.show.publish import all_sheets, markdown
-from dietcl.experiments.show.results import studies, write_results
+from dietcl.experiments.show.results import SHOWN, studies, write_results
 from dietcl.experiments.show.sheets import marks
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import FROZEN, SUITES, Point
@@ -94,13 +94,19 @@ def test_every_published_table_is_what_the_counts_say(name):
 @pytest.mark.parametrize("name", SETUPS)
 def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
     lines, text = counts(name), block(name)
-    (table,) = (suite for suite in published(name) if suite["suite"] == "table1")
-    for row in table["rows"]:
-        values = [final_accuracy(name, lines[key]) for key in row["keys"]]
-        found = re.findall(rf"^\| {re.escape(row['arm'])} \| ([\d.]+) ± ([\d.]+) \|", text, re.MULTILINE)
-        assert found, row["arm"]
-        # Rounded to a tenth, of which a half may go either way.
-        assert [float(number) for number in found[0]] == pytest.approx([fmean(values), stdev(values)], abs=0.0501)
+    checked = 0
+    for suite in (suite for suite in published(name) if suite["suite"] in SHOWN):
+        _, _, section = text.partition(f"([`{suite['suite']}`]")
+        rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ ± [\d.]+ \|.*)$", section.partition("\n### ")[0], re.MULTILINE)
+        for arm in {row["arm"] for row in suite["rows"]}:
+            cells = next(rest for title, rest in rows if title == arm).split(" | ")  # A(T) stands before A
+            for cell, row in zip(cells, [row for row in suite["rows"] if row["arm"] == arm], strict=False):
+                values = [final_accuracy(name, lines[key]) for key in row["keys"]]
+                found = [float(number) for number in cell.strip(" |").split(" ± ")]
+                # Rounded to a tenth, of which a half may go either way.
+                assert found == pytest.approx([fmean(values), stdev(values)], abs=0.0501), row
+                checked += 1
+    assert checked == sum(len(suite["rows"]) for suite in published(name) if suite["suite"] in SHOWN)
 
 
 @pytest.mark.parametrize("name", SETUPS)

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dietcl.experiments import by_budget as b
 from dietcl.experiments import contrasts as c
 from dietcl.experiments import suites as s
-from dietcl.experiments.evidence import Contrast, Evidence
+from dietcl.experiments.evidence import Contrast, Contrasts, Evidence
 from dietcl.experiments.measures import average, final
 from dietcl.experiments.setups import Setup
 from dietcl.experiments.study import Missing, Study
@@ -30,7 +31,7 @@ class Claim:
     text: str
     paper: str
     suite: str
-    contrasts: c.Contrasts
+    contrasts: Contrasts
     untestable: Callable[[Setup], str] = _testable
     """Says why a stream cannot test it, if so."""
 
@@ -45,7 +46,6 @@ def contrasts_of(claim: Claim, study: Study) -> list[Contrast]:
 
 _SUPERVISED: tuple[s.Group, ...] = ("supervised", "frozen encoder")
 _SEMI_SUPERVISED: tuple[s.Group, ...] = ("semi-supervised",)
-_BUDGETS = tuple(point.updates for point in s.SUITES["budget"].points)
 (_LONGER,) = s.SUITES["balance-phase"].points
 
 CLAIMS: tuple[Claim, ...] = (
@@ -107,35 +107,49 @@ CLAIMS: tuple[Claim, ...] = (
         "sampling",
         c.change("balanced less uniform", s.ER, s.ER_UNIFORM),
     ),
-    Claim("CaSSLe collapses at small budgets", "5.8 against 16.8", "budget", c.collapse, _binary),
+    Claim("CaSSLe collapses at the usual budget", "5.8 against 16.8", "budget", b.collapses(s.PAPER_UPDATES), _binary),
+    Claim("CaSSLe collapses at the smallest budget", "Figure 2", "budget", b.collapses(b.SMALLEST), _binary),
     Claim(
         "CaSSLe stays below DietCL up to the largest budget",
         "Figure 2",
         "budget",
-        c.lead_at_budgets((s.CASSLE,), _BUDGETS, final),
+        b.lead_at_budgets((s.CASSLE,), b.BUDGETS, final),
     ),
-    Claim("DietCL is above Replay at every budget", "Figure 2", "budget", c.lead_at_budgets((s.ER,), _BUDGETS, final)),
+    Claim("CaSSLe converges more slowly than DietCL", "Figure 2", "budget", b.converges_slowly),
+    Claim("DietCL has converged by 500 updates", "Figure 2", "budget", b.has_converged, _binary),
+    Claim("DietCL is above Replay at every budget", "Figure 2", "budget", b.lead_at_budgets((s.ER,), b.BUDGETS, final)),
+    Claim(
+        "DietCL is above Replay at the same rates at every budget",
+        "not measured",
+        "budget",
+        b.lead_at_budgets((s.ER_AT_RATES,), b.BUDGETS, final),
+    ),
     Claim(
         "DietCL is above ER uniform at every budget",
         "not measured",
         "budget",
-        c.lead_at_budgets((s.ER_UNIFORM,), _BUDGETS, final),
+        b.lead_at_budgets((s.ER_UNIFORM,), b.BUDGETS, final),
     ),
-    Claim("ER (balanced, as in the paper) overfits past a budget", "Figure 2", "budget", c.overfits(s.ER)),
-    Claim("ER (uniform) overfits past a budget", "not measured", "budget", c.overfits(s.ER_UNIFORM)),
-    Claim("The smallest budget hurts all three methods", "Figure 4", "budget-curves", c.hurt_by_little),
-    Claim("GDumb is hurt most at the smallest budget", "Figure 4", "budget-curves", c.hurt_most),
+    Claim("Small budgets cost Replay much", "Figure 2", "budget", b.degrades, _binary),
+    Claim("ER (balanced, as in the paper) overfits past a budget", "Figure 2", "budget", b.overfits(s.ER)),
+    Claim(
+        "ER (balanced, at DietCL's rates) overfits past a budget", "not measured", "budget", b.overfits(s.ER_AT_RATES)
+    ),
+    Claim("ER (uniform) overfits past a budget", "not measured", "budget", b.overfits(s.ER_UNIFORM)),
+    Claim("DietCL overfits less than Replay", "Figure 2", "budget", b.overfits_less),
+    Claim("The smallest budget hurts all three methods", "Figure 4", "budget-curves", b.hurt_by_little),
+    Claim("GDumb is hurt most at the smallest budget", "Figure 4", "budget-curves", b.hurt_most),
     Claim(
         "DietCL is above GDumb and CaSSLe at the smallest budget",
         "Figure 4",
         "budget-curves",
-        c.lead_at_budgets((s.GDUMB, s.CASSLE), (100,), average),
+        b.lead_at_budgets((s.GDUMB, s.CASSLE), (b.SMALLEST,), average),
     ),
     Claim("EWC, MAS and CaSSLe drop early", "Figure 3", "curves", c.early_drop),
     Claim("DietCL gains from more labels, from 0.5 to 5 %", "Figure 5", "label-rate", c.more_labels),
     Claim("GDumb and CaSSLe gain less from them", "Figure 5", "label-rate", c.others_gain_less),
     Claim("From 5 to 10 % labels brings DietCL nothing", "Figure 5", "label-rate", c.enough_labels, _binary),
-    Claim("DietCL is stable over budgets", "Figure 4", "budget-curves", c.stable_budget, _binary),
+    Claim("DietCL is stable over budgets", "Figure 4", "budget-curves", b.stable_budget, _binary),
     Claim(
         "DietCL is stable over stream lengths, by A",
         "24.4, 24.9, 23.7, 22.2 for T = 10, 20, 50, 100",
@@ -150,7 +164,20 @@ CLAIMS: tuple[Claim, ...] = (
         c.stable_length("A(T)", final),
         _binary,
     ),
-    Claim("GDumb and CaSSLe are worse on longer streams", "Figure 6", "stream-length", c.longer_is_worse, _binary),
+    Claim(
+        "GDumb and CaSSLe are worse on longer streams, by A",
+        "Figure 6",
+        "stream-length",
+        c.longer_is_worse("A", average),
+        _binary,
+    ),
+    Claim(
+        "GDumb and CaSSLe are worse on longer streams, by A(T)",
+        "not measured",
+        "stream-length",
+        c.longer_is_worse("A(T)", final),
+        _binary,
+    ),
     Claim("Time steps 2, 3 and 4 all choose B = 400 to 450", "+0.2, +0.3 and +0.3", "threshold", c.same_threshold),
     Claim("The memory-only phase evens accuracy out", "C.3", "balance-phase", c.evens_out),
     Claim(
@@ -160,6 +187,25 @@ CLAIMS: tuple[Claim, ...] = (
         c.change("A(T), with less without", s.DIETCL, s.JOINT_ONLY, point=_LONGER),
     ),
     Claim("DietCL has no stability gap, and ER has one", "C.1", "stability-gap", c.no_gap, _binary),
-    Claim("A pre-training stage helps new classes", "C.2", "two-stage", c.stage_helps_new),
-    Claim("A pre-training stage does not help all seen classes", "C.2", "two-stage", c.stage_helps_not_all, _binary),
+    Claim("A pre-training stage helps new classes", "C.2", "two-stage", c.stage_helps_new(s.ONE_STAGE)),
+    Claim(
+        "A pre-training stage helps new classes, at the same rates",
+        "not measured",
+        "two-stage",
+        c.stage_helps_new(s.ONE_STAGE_AT_RATES),
+    ),
+    Claim(
+        "A pre-training stage does not help all seen classes",
+        "C.2",
+        "two-stage",
+        c.stage_helps_not_all(s.ONE_STAGE),
+        _binary,
+    ),
+    Claim(
+        "A pre-training stage does not help all seen classes, at the same rates",
+        "not measured",
+        "two-stage",
+        c.stage_helps_not_all(s.ONE_STAGE_AT_RATES),
+        _binary,
+    ),
 )

@@ -1,21 +1,27 @@
 """The differences on which the paper's claims rest, computed from finished runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dietcl.experiments import paper
 from dietcl.experiments import suites as s
-from dietcl.experiments.evidence import Contrast, Evidence, Values, less, within
+from dietcl.experiments.evidence import (
+    HELP,
+    SIMILAR,
+    Contrast,
+    Contrasts,
+    Evidence,
+    Values,
+    at_peak,
+    common,
+    less,
+    share,
+    within,
+)
 from dietcl.experiments.measures import Measure, after, average, final, first, gaps, new_classes, unevenness
 from dietcl.experiments.study import Missing
 from dietcl.experiments.suites import SUITES, Arm, Group, Point
-
-HELP = 0.05
-"""Of the accuracy itself: the least that the paper calls help (0.86 of 16.82); what is less counts as nothing."""
-SIMILAR = 0.11
-"""The same over stream lengths, where the paper calls 24.9 and 22.2 similar."""
-Contrasts = Callable[[Evidence], list[Contrast]]
 
 
 def lead(groups: tuple[Group, ...], is_in_paper: bool, measure: Measure = final) -> Contrasts:
@@ -36,19 +42,6 @@ def lead(groups: tuple[Group, ...], is_in_paper: bool, measure: Measure = final)
     return lambda evidence: [over(evidence, arm) for arm in others]
 
 
-def lead_at_budgets(others: Sequence[Arm], budgets: Sequence[int], measure: Measure) -> Contrasts:
-    """DietCL's lead at several budgets."""
-    return lambda evidence: [
-        less(
-            f"DietCL less {arm.title} at {updates:,}",
-            evidence.values(s.DIETCL, measure, Point(updates=updates)),
-            evidence.values(arm, measure, Point(updates=updates)),
-        )
-        for arm in others
-        for updates in budgets
-    ]
-
-
 def change(
     label: str,
     with_it: Arm,
@@ -65,62 +58,11 @@ def change(
 def little_without_mask(evidence: Evidence) -> list[Contrast]:
     """What reconstruction brings with the masked loss and without, which is little: half of the least help."""
     arms = (s.WHOLE, s.MASKED_BALANCED, s.UNMASKED, s.BALANCED)
-    whole, masked, unmasked, balanced = _common(*(evidence.values(arm, final) for arm in arms))
+    whole, masked, unmasked, balanced = common(*(evidence.values(arm, final) for arm in arms))
     return [
         less("reconstruction with, less without the masked loss", whole - masked, unmasked - balanced),
-        less("reconstruction without the masked loss", unmasked, balanced, _share(whole, HELP / 2), is_above=False),
+        less("reconstruction without the masked loss", unmasked, balanced, share(whole, HELP / 2), is_above=False),
     ]
-
-
-def collapse(evidence: Evidence) -> list[Contrast]:
-    """Half of DietCL's accuracy less CaSSLe's, where the paper has a third (5.78 of 16.82)."""
-    return [
-        less(
-            f"half of DietCL less CaSSLe at {updates}",
-            evidence.values(s.DIETCL, final, Point(updates=updates)) / 2,
-            evidence.values(s.CASSLE, final, Point(updates=updates)),
-        )
-        for updates in (100, 500)
-    ]
-
-
-def overfits(arm: Arm) -> Contrasts:
-    """A(T) at the peak before the largest budget, less at that."""
-    *smaller, largest = (point.updates for point in SUITES["budget"].points)
-
-    def contrasts(evidence: Evidence) -> list[Contrast]:
-        last, *rest = _common(*(evidence.values(arm, final, Point(updates=updates)) for updates in (largest, *smaller)))
-        return [less(f"{arm.title} at its peak less at {largest:,}", _at_peak(rest), last)]
-
-    return contrasts
-
-
-def _at_peak(choices: Sequence[Values]) -> Values:
-    """Return each seed where the others are best, as no seed chooses its own peak; nan without others, or a result."""
-    table = np.array(choices)
-    peaks = np.full(table.shape[1], np.nan)
-    complete = np.flatnonzero(~np.isnan(table).any(axis=0))
-    for seed in complete:
-        others = table[:, complete[complete != seed]]
-        if others.size:
-            peaks[seed] = table[others.sum(axis=1).argmax(), seed]
-    return peaks
-
-
-def hurt_by_little(evidence: Evidence) -> list[Contrast]:
-    """What the smallest budget costs every method, in A."""
-    return [_above_zero(f"{arm.title} at 500 less at 100", _decline(evidence, arm)) for arm in s.THREE]
-
-
-def hurt_most(evidence: Evidence) -> list[Contrast]:
-    """What the smallest budget costs GDumb, less what it costs another method."""
-    gdumb = _decline(evidence, s.GDUMB)
-    return [less(f"loss of GDumb less of {arm.title}", gdumb, _decline(evidence, arm)) for arm in (s.DIETCL, s.CASSLE)]
-
-
-def _decline(evidence: Evidence, arm: Arm) -> Values:
-    usual, few = _common(*(evidence.values(arm, average, Point(updates=updates)) for updates in (500, 100)))
-    return usual - few
 
 
 def early_drop(evidence: Evidence) -> list[Contrast]:
@@ -143,7 +85,7 @@ def others_gain_less(evidence: Evidence) -> list[Contrast]:
     """What ten times the labels bring DietCL, less what they bring the others."""
 
     def gain(arm: Arm) -> Values:
-        many, few = _common(*(_at_rate(evidence, arm, rate) for rate in (0.05, 0.005)))
+        many, few = common(*(_at_rate(evidence, arm, rate) for rate in (0.05, 0.005)))
         return many - few
 
     ours = gain(s.DIETCL)
@@ -153,26 +95,11 @@ def others_gain_less(evidence: Evidence) -> list[Contrast]:
 def enough_labels(evidence: Evidence) -> list[Contrast]:
     """What the last doubling of labels brings DietCL."""
     many, most = (_at_rate(evidence, s.DIETCL, rate) for rate in (0.05, 0.1))
-    return [less("10 % less 5 %", most, many, _share(many), is_above=False)]
+    return [less("10 % less 5 %", most, many, share(many), is_above=False)]
 
 
 def _at_rate(evidence: Evidence, arm: Arm, rate: float) -> Values:
     return evidence.values(arm, average, Point(label_rate=rate))
-
-
-def stable_budget(evidence: Evidence) -> list[Contrast]:
-    """DietCL's A at large budgets, neither better nor worse than at the usual one."""
-    usual = evidence.values(s.DIETCL, average)
-    return [
-        contrast
-        for updates in (1500, 2500)
-        for contrast in within(
-            f"{updates:,} less 500 updates",
-            evidence.values(s.DIETCL, average, Point(updates=updates)),
-            usual,
-            _share(usual),
-        )
-    ]
 
 
 def stable_length(name: str, measure: Measure) -> Contrasts:
@@ -187,28 +114,28 @@ def stable_length(name: str, measure: Measure) -> Contrasts:
                 f"{name}, T = {steps} less T = 20",
                 evidence.values(s.DIETCL, measure, s.of_length(steps)),
                 usual,
-                _share(usual, SIMILAR),
+                share(usual, SIMILAR),
             )
         ]
 
     return contrasts
 
 
-def longer_is_worse(evidence: Evidence) -> list[Contrast]:
+def longer_is_worse(name: str, measure: Measure) -> Contrasts:
     """What GDumb and CaSSLe lose from the shortest to the longest stream: more than what counts as similar."""
 
-    def lost(arm: Arm) -> Contrast:
-        short, long = (evidence.values(arm, final, s.of_length(steps)) for steps in (10, 100))
-        return less(f"A(T) of {arm.title}, T = 10 less T = 100", short, long, _share(short, SIMILAR))
+    def lost(evidence: Evidence, arm: Arm) -> Contrast:
+        short, long = (evidence.values(arm, measure, s.of_length(steps)) for steps in (10, 100))
+        return less(f"{name} of {arm.title}, T = 10 less T = 100", short, long, share(short, SIMILAR))
 
-    return [lost(arm) for arm in (s.GDUMB, s.CASSLE)]
+    return lambda evidence: [lost(evidence, arm) for arm in (s.GDUMB, s.CASSLE)]
 
 
 def same_threshold(evidence: Evidence) -> list[Contrast]:
     """The better of the upper two thresholds less the better of the lower two, after each time step that may choose."""
 
     def better(t: int, points: Sequence[Point]) -> Values:
-        return _at_peak(_common(*(evidence.values(s.DIETCL, after(t), point) for point in points)))
+        return at_peak(common(*(evidence.values(s.DIETCL, after(t), point) for point in points)))
 
     points = SUITES["threshold"].points
     return [
@@ -224,25 +151,21 @@ def evens_out(evidence: Evidence) -> list[Contrast]:
     return [less("deviation over origins, without less with", without, with_it)]
 
 
-def stage_helps_new(evidence: Evidence) -> list[Contrast]:
-    """What a pre-training stage brings new classes, at rates of each one's own and at the same rates."""
-    return [
-        less(f"new classes, TwoStage less {arm.title}", two, one) for arm, two, one in _stages(evidence, new_classes)
-    ]
-
-
-def stage_helps_not_all(evidence: Evidence) -> list[Contrast]:
-    """What it brings all seen classes, in A: less than the least help."""
-    return [
-        less(f"A, TwoStage less {arm.title}", two, one, _share(one), is_above=False)
-        for arm, two, one in _stages(evidence, average)
-    ]
-
-
-def _stages(evidence: Evidence, measure: Measure) -> list[tuple[Arm, Values, Values]]:
+def stage_helps_new(one_stage: Arm) -> Contrasts:
+    """What a pre-training stage brings new classes."""
     (point,) = SUITES["two-stage"].points
-    two = evidence.values(s.TWO_STAGE, measure, point)
-    return [(arm, two, evidence.values(arm, measure, point)) for arm in (s.ONE_STAGE, s.ONE_STAGE_AT_RATES)]
+    return change(f"new classes, TwoStage less {one_stage.title}", s.TWO_STAGE, one_stage, new_classes, point)
+
+
+def stage_helps_not_all(one_stage: Arm) -> Contrasts:
+    """What it brings all seen classes, in A: less than the least help."""
+    (point,) = SUITES["two-stage"].points
+
+    def contrasts(evidence: Evidence) -> list[Contrast]:
+        two, one = (evidence.values(arm, average, point) for arm in (s.TWO_STAGE, one_stage))
+        return [less(f"A, TwoStage less {one_stage.title}", two, one, share(one), is_above=False)]
+
+    return contrasts
 
 
 def no_gap(evidence: Evidence) -> list[Contrast]:
@@ -253,21 +176,7 @@ def no_gap(evidence: Evidence) -> list[Contrast]:
     ours, replay = (100 * np.array(gaps([pair[place] for pair in both])) for place in (0, 1))
     level = evidence.values(s.DIETCL, final, point)
     return [
-        _above_zero("gap of ER", replay),
+        less("gap of ER", replay, 0 * replay),
         less("gap of ER less of DietCL", replay, ours),
-        less("gap of DietCL", ours, 0 * ours, _share(level), is_above=False),
+        less("gap of DietCL", ours, 0 * ours, share(level), is_above=False),
     ]
-
-
-def _above_zero(label: str, values: Values) -> Contrast:
-    return less(label, values, 0 * values)
-
-
-def _share(level: Values, share: float = HELP) -> float:
-    return share * float(np.nanmean(level))
-
-
-def _common(*values: Values) -> list[Values]:
-    """Return measures over their common seeds."""
-    seeds = min(map(len, values))
-    return [each[:seeds] for each in values]

@@ -148,7 +148,7 @@ SUITES: dict[str, Suite] = {
         more_seeds=True,
     ),
     "regimes": Suite(
-        title="The decisive methods with too little, the paper's and too large a budget",
+        title="The decisive methods from a starved to a generous budget",
         place="beyond the paper: S*/4, 1.25 S* and 4 S*",
         question="Whether the order of the methods depends on the budget.",
         arms=DECISIVE,
@@ -178,7 +178,8 @@ SUITES: dict[str, Suite] = {
         title="Accuracy by budget",
         place="Figure 2",
         question="Where Replay stops gaining or overfits, and how slowly CaSSLe converges.",
-        arms=(ER, ER_UNIFORM, CASSLE, DIETCL),
+        # Replay at DietCL's rates is a control, of three seeds.
+        arms=(ER, replace(ER_AT_RATES, is_decisive=False), ER_UNIFORM, CASSLE, DIETCL),
         points=tuple(Point(updates=updates) for updates in (100, 200, 400, 500, 1500, 2500)),
         view="lines",
         more_seeds=True,

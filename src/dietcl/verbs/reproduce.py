@@ -127,10 +127,10 @@ def _carrier(options: Options, say: Callable[[str], None]) -> Carrier:
 
 
 def _claims(options: Options) -> int:
-    for name in ("stream", "data", "methods", "seeds"):
+    for name in ("stream", "data", "methods", "seeds", "jobs", "on", "cluster", "scratch"):
         if getattr(options, name) != getattr(Options(), name):
             raise UserError(
-                f"--{name} {getattr(options, name)}: claims are judged from all counts in --out; leave it out"
+                f"--{name} {getattr(options, name)}: claims rest on the counts in --out alone; leave it out"
             )
 
     from rich.console import Console

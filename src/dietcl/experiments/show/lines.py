@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dietcl.experiments.cells import Result
-from dietcl.experiments.measures import average, final, unevenness
+from dietcl.experiments.measures import after, average, final, unevenness
 from dietcl.experiments.show.canvas import (
     BARS,
     End,
@@ -21,13 +21,16 @@ from dietcl.experiments.show.canvas import (
 )
 from dietcl.experiments.show.shown import Floats, Shown, along, known_mean, known_spread, percent
 from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import THRESHOLD_STEPS
+from dietcl.experiments.suites import PAPER_THRESHOLD, THRESHOLD_STEPS
+from dietcl.report.style import PATTERNS, QUIET
 
 SEEN = "Accuracy on all time steps\nso far, A(t) (%)"
 MEANS = "lines: means over seeds"
 FAINT = f"{MEANS}; faint lines: single seeds"
 LEVELS = ("After the last time step, A(T)", "Mean along the stream, A")
 GAP_STEP = 3
+CLOSE = 0.09
+"""Of the axis: ticks that are closer are labeled one below the other."""
 
 
 # Along the stream.
@@ -111,7 +114,7 @@ def _box(axes: Any, items: Sequence[Measured]) -> None:
 def stages(view: Shown) -> Any:
     """Draw accuracy on new classes and on all seen ones, along the stream."""
     titles: dict[str, Callable[[Result], Any]] = {
-        "New classes: those of the time step just learned": lambda result: result.summary.current,
+        "New classes, of the time step just learned": lambda result: result.summary.current,
         "All seen classes, A(t)": lambda result: result.along,
     }
     figure, (row,) = canvas((10.5, 4.2), view.title, view.small(FAINT), 1, 2, sharey=True)
@@ -151,7 +154,9 @@ def origins(view: Shown) -> Any:
 
 def lines(view: Shown) -> Any:
     """Draw accuracy after the last time step, and its mean along the stream, by budget."""
-    small = view.small(BARS, "at the right: percent at the largest budget, method")
+    small = view.small(
+        BARS, "dotted: S*, where Replay's gains fade", "at the right: percent at the largest budget, method"
+    )
     figure, (row,) = canvas((12.5, 5), view.title, small, 1, 2)
     arms = view.arms()
     for axes, measure, title in zip(row, (final, average), LEVELS, strict=True):
@@ -164,6 +169,7 @@ def lines(view: Shown) -> Any:
                 axes, x * aside, [percent(item, measure) for item in items], style_of(items[0].arm), items[0].arm.title
             )
         _ticks(axes, view, [point.updates for point in view.points()])
+        axes.axvline(view.scale.count(PAPER_THRESHOLD), color=QUIET, lw=0.8, ls=PATTERNS[2], zorder=1, label="_peak")
         axes.set_title(title, loc="left")
         axes.set_xlabel(view.scale.axis("Updates per time step"))
         axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
@@ -176,7 +182,12 @@ def _ticks(axes: Any, view: Shown, updates: Sequence[int]) -> None:
     from matplotlib.ticker import NullLocator
 
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(list(map(view.scale.count, updates)), list(map(view.scale.tick, updates)), fontsize=9)
+    places = list(map(view.scale.count, updates))
+    axes.get_xlim()  # settles the scale that is asked next
+    across = axes.transAxes.inverted().transform(axes.transData.transform([(place, 0) for place in places]))[:, 0]
+    is_close = [False, *(np.diff(across) < CLOSE).tolist()]
+    labels = [("\n\n" if close else "") + view.scale.tick(each) for each, close in zip(updates, is_close, strict=True)]
+    axes.set_xticks(places, labels, fontsize=9)
 
 
 def thresholds(view: Shown) -> Any:
@@ -187,18 +198,13 @@ def thresholds(view: Shown) -> Any:
     ends = []
     for t, style in zip(THRESHOLD_STEPS, shade_styles(len(THRESHOLD_STEPS)), strict=True):
         moved = x + aside * (t - float(np.mean(THRESHOLD_STEPS)))
-        groups = [_after(item, t) for item in view.measured]
+        groups = [percent(item, after(t)) for item in view.measured]
         ends += trend(axes, moved, groups, style, f"after time step {t}")
         _ring(axes, moved, np.array([float(known_mean(group)) for group in groups]), style["color"], t)
     _ticks(axes, view, [point.threshold for point in view.points()])
     axes.set(xlabel=view.scale.axis("Threshold B, in updates"), ylabel=SEEN)
     label_ends(axes, ends)
     return figure
-
-
-def _after(item: Measured, t: int) -> Floats:
-    seeds = along(item)
-    return seeds[:, t - 1] if seeds.shape[1] >= t else np.full(len(seeds), np.nan)
 
 
 def _ring(axes: Any, x: Floats, means: Floats, color: Any, t: int) -> None:

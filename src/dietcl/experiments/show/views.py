@@ -54,12 +54,11 @@ def sheets_of(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
 
 def _regimes(suite: Suite, measured: Sequence[Measured], scale: Scale) -> Sheet:
     rows, names = [], {}
-    for entry in measured:
-        if entry.arm == suite.arms[0]:
-            names = scale.regime(entry)
-            pairs = zip(names.values(), paper.passes(entry.point), strict=True)
-            cells = (f"{_passes(ours)} ({_passes(theirs)})" for ours, theirs in pairs)
-            rows.append((scale.describe(suite, entry.point), *cells))
+    for point in suite.points:
+        names = scale.regime(next(entry for entry in measured if entry.point == point))
+        pairs = zip(names.values(), paper.passes(point), strict=True)
+        cells = (f"{_passes(ours)} ({_passes(theirs)})" for ours, theirs in pairs)
+        rows.append((scale.describe(suite, point), *cells))
     title = (
         f"Passes of a time step (S updates of b = {scale.batch} images) for each label and image; in brackets those of "
         "the paper on ImageNet10k."
@@ -129,7 +128,7 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
             rows.append((arm.title, *(spread(entry, measure) for entry in measured if entry.arm == arm)))
             theirs = [paper.at(name, arm.title, point, heading) for point in suite.points]
             if any(theirs):
-                rows.append((f"{arm.title} in the paper", *(f"{value:.1f}" if value else "" for value in theirs)))
+                rows.append((f"{arm.title} in the paper", *(f"{value:g}" if value else "" for value in theirs)))
         header = (heading, *(scale.describe(suite, point) for point in suite.points))
         title = f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}."
         sheets.append(Sheet(title, header, tuple(rows)))
