@@ -24,7 +24,7 @@ _MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that a
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment under a key of its own, such as `er:uniform/S 50/rate 0.01/T 20/seed 0`."""
+    """One run of an experiment under a key of its own, such as `er as er/S 100/B 80/rate 0.01/T 20/seed 0`."""
 
     key: str
     config: RunConfig

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from dietcl.clusters import Carrier
-from dietcl.config import Evaluation, RunConfig, preset
+from dietcl.config import preset
 from dietcl.errors import UserError
 from dietcl.experiments import trials
 from dietcl.experiments.cells import Cell, Result, Store, run_cells
+from dietcl.experiments.configs import cell_of, config_of
 from dietcl.experiments.setups import held_out, manifest_of, setup_named
 from dietcl.experiments.suites import (
     ER_UNIFORM,
@@ -28,11 +29,8 @@ from dietcl.experiments.suites import (
     scaled,
 )
 from dietcl.experiments.trials import SOLVED, TRIALS, Trial
-from dietcl.files import digest, locked, make_folder, write_json
-from dietcl.models.checkpoints import shipped
-from dietcl.models.presets import OWN_PATCHES
+from dietcl.files import locked, make_folder, write_json
 from dietcl.streams.index import open_manifest
-from dietcl.verbs.settings import method_defaults
 
 FIRST_BUDGET = 10
 LAST_BUDGET = 160
@@ -214,7 +212,7 @@ class Study:
         updates, threshold = scaled(point.updates, scale), scaled(point.threshold, scale)
         rate = self.setup.recipe.label_rate * point.label_rate / PAPER_RATE
         time_steps = round(self.setup.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
-        config = self._config(arm.method, self.chosen(tuned_as), updates, seed)
+        config = config_of(self.name, arm.method, self.chosen(tuned_as), updates, seed)
         own = config.method_config
         if isinstance(getattr(own, "threshold", None), str):  # others have a number of that name
             own = replace(own, threshold=str(threshold))
@@ -234,7 +232,7 @@ class Study:
             where += f"/curves {point.curves}"
         if point.accounting != "images":
             where += f"/{point.accounting}"
-        return self._hashed(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config)
+        return cell_of(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config, self.setup)
 
     def _trial_cells(self, method: str, trial: Trial) -> list[Cell]:
         return [
@@ -244,37 +242,9 @@ class Study:
     def _search_cell(
         self, stage: str, method: str, trial: Trial | None, updates: int, seed: int, steps: int | None
     ) -> Cell:
-        config = self._config(method, trial, updates, seed)
+        config = config_of(self.name, method, trial, updates, seed)
         key = f"{stage}/{method}/{updates} updates/{trial}/seed {seed}"
-        return self._hashed(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps))
-
-    def _config(self, method: str, trial: Trial | None, updates: int, seed: int) -> RunConfig:
-        """Return a configuration with the setup's name in the place of its manifest, the same on every machine."""
-        sizes, base = preset(self.setup.preset), method.partition(":")[0]
-        own, training, augmentation = method_defaults(method, sizes), sizes.training, sizes.augmentation
-        if trial is not None:
-            own, training = replace(own, **trial.options(base)), trial.training(training)
-        if self.setup.reader is not None and not self.setup.reader.mirror:
-            augmentation = replace(augmentation, flip=False)
-        return RunConfig(
-            method=base,
-            method_config=own,
-            stream=self.name,
-            source=None,
-            recipe=self.setup.recipe,
-            model=sizes.model,
-            weights="shipped" if sizes.model.encoder in OWN_PATCHES else sizes.model.encoder,
-            training=training,
-            augmentation=augmentation,
-            budget=str(updates),
-            evaluation=Evaluation(test_images=self.setup.test_images),
-            seed=seed,
-        )
-
-    def _hashed(self, key: str, config: RunConfig) -> Cell:
-        """Return a cell that is another one with other first weights, or with images that are read otherwise."""
-        weights = digest(shipped(config.model.encoder)) if config.weights == "shipped" else config.weights
-        return Cell(key, config, replace(config, weights=weights, source=self.setup.reader).hash())
+        return cell_of(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps), self.setup)
 
     def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
         waiting = [cell.key for cell in cells if cell not in store]
