@@ -29,7 +29,7 @@ MEANS = "lines: means over seeds"
 FAINT = f"{MEANS}; faint lines: single seeds"
 LEVELS = ("After the last time step, A(T)", "Mean along the stream, A")
 GAP_STEP = 3
-CLOSE = 0.09
+CLOSE = 0.15
 """Of the axis: ticks that are closer are labeled one below the other."""
 
 
@@ -154,9 +154,7 @@ def origins(view: Shown) -> Any:
 
 def lines(view: Shown) -> Any:
     """Draw accuracy after the last time step, and its mean along the stream, by budget."""
-    small = view.small(
-        BARS, "dotted: S*, where Replay's gains fade", "at the right: percent at the largest budget, method"
-    )
+    small = view.small(BARS, "dotted: S*, the paper's 400", "at the right: percent at the largest budget, method")
     figure, (row,) = canvas((12.5, 5), view.title, small, 1, 2)
     arms = view.arms()
     for axes, measure, title in zip(row, (final, average), LEVELS, strict=True):
