@@ -10,6 +10,7 @@ from dietcl.experiments.cells import Result
 from dietcl.experiments.show.canvas import apart, is_dietcl, style_of
 from dietcl.experiments.show.drawings import draw
 from dietcl.experiments.show.scale import Scale
+from dietcl.experiments.show.shown import Shown
 from dietcl.experiments.study import Measured
 from dietcl.experiments.suites import (
     CASSLE,
@@ -324,3 +325,13 @@ def test_labels_move_apart_no_further_than_they_must():
     assert apart(np.array([0.5, 0.5]), 0.1) == pytest.approx([0.45, 0.55])
     assert apart(np.array([0.0, 0.0, 1.0]), 0.1) == pytest.approx([0.0, 0.1, 1.0])
     assert apart(np.array([0.98, 0.99, 1.0]), 0.1) == pytest.approx([0.8, 0.9, 1.0])
+
+
+def test_small_print_says_that_points_differ_in_their_seeds():
+    few, many = Point(updates=100), Point()
+    measured = tuple(
+        Measured(arm, point, (run([50]),) * seeds)
+        for arm, point, seeds in ((ER, few, 3), (ER, many, 5), (DIETCL, few, 3), (DIETCL, many, 5), (CASSLE, many, 3))
+    )
+    assert "; 3 to 5 seeds (3: CaSSLe); bars" in Shown(measured, SCALE, "").small("bars")
+    assert "; 1 seed." in Shown((Measured(ER, many, (run([50]),)),), SCALE, "").small("bars")

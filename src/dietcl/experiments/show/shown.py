@@ -55,17 +55,18 @@ class Shown:
         return len({getattr(point, name) for point in self.points()}) > 1
 
     def _seeds(self) -> str:
-        numbers = {items[0].arm.title: max(len(item.results) for item in items) for items in self.arms()}
+        numbers = {items[0].arm.title: _range([len(item.results) for item in items]) for items in self.arms()}
         usual = Counter(numbers.values()).most_common(1)[0][0]
         others = [
             f"{number}: {' · '.join(title for title, own in numbers.items() if own == number)}"
             for number in sorted(set(numbers.values()) - {usual})
         ]
-        return _count(usual, "seed") + (f" ({'; '.join(others)})" if others else "")
+        return f"{usual} seed{'' if usual == '1' else 's'}" + (f" ({'; '.join(others)})" if others else "")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _range(numbers: list[int]) -> str:
+    """Write how many there are; an arm may have more seeds at one point than at another."""
+    return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"
 
 
 # Numbers.
