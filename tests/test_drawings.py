@@ -165,7 +165,7 @@ def test_lines_say_this_budget_and_the_papers():
     [
         ("label-rate", ["1 % labels (paper: 0.5 %)", "2 % labels (paper: 1 %)"]),
         ("budget-curves", ["10 updates (paper: 100)", "50 updates (paper: 500)"]),
-        ("stream-length", ["10 time steps\n100 updates (paper: 1000)", "20 time steps\n50 updates (paper: 500)"]),
+        ("stream-length", ["10 time steps\n100 updates (paper: 1,000)", "20 time steps\n50 updates (paper: 500)"]),
     ],
 )
 def test_panels_say_in_what_they_differ(name, titles):

@@ -40,14 +40,14 @@ class Scale:
         if varies("time_steps"):
             return self.say_time_steps(point)
         if varies("threshold"):
-            return f"B = {self.count(point.threshold)}{_paper(f'{point.threshold}', self.updates)}"
+            return f"B = {self.count(point.threshold):,}{_paper(f'{point.threshold:,}', self.updates)}"
         if varies("accounting"):
             return "equal FLOPs" if point.accounting == "flops" else "equal images"
-        return f"S = {self.count(point.updates)}{_paper(f'{point.updates}', self.updates)}"
+        return f"S = {self.count(point.updates):,}{_paper(f'{point.updates:,}', self.updates)}"
 
     def tick(self, updates: int) -> str:
         """Write a number of updates, the paper's below in brackets."""
-        return f"{updates}" if self.updates == 1 else f"{self.count(updates)}\n({updates})"
+        return f"{updates:,}" if self.updates == 1 else f"{self.count(updates):,}\n({updates:,})"
 
     def axis(self, text: str) -> str:
         """Write the title of an axis with such ticks."""
@@ -55,7 +55,7 @@ class Scale:
 
     def say_updates(self, point: Point, each: str = "") -> str:
         """Write the budget of a time step."""
-        return f"{self.count(point.updates)} updates{each}{_paper(f'{point.updates}', self.updates)}"
+        return f"{self.count(point.updates):,} updates{each}{_paper(f'{point.updates:,}', self.updates)}"
 
     def say_time_steps(self, point: Point) -> str:
         """Write the length of the stream."""
