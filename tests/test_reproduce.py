@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
@@ -119,6 +120,18 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
     assert "| 12.73 |" in shown["sampling"]
     assert "| A(3) in the paper | 29.30 | 29.75 | 29.80 | 30.02 |" in shown["threshold"]
     assert "| DietCL in the paper | 24.4 | 24.9 | 23.7 | 22.2 |" in shown["stream-length"]
+
+
+@pytest.mark.parametrize(("seeds", "said"), [([1], "1 seed"), ([3], "3 seeds"), ([5, 3, 4], "3, 4 or 5 seeds")])
+def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
+    from dietcl.experiments.show.publish import scale_of
+    from dietcl.experiments.show.views import sheets_of
+
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
+    measured = study.measure(SUITES["ablation"], seeds=5)
+    some = [replace(entry, results=entry.results[:few]) for entry, few in zip(measured, cycle(seeds), strict=False)]
+    sheets = sheets_of("ablation", SUITES["ablation"], some, scale_of(study))
+    assert sheets[0].title == f"Percent, mean ± standard deviation over {said}."
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,9 @@ def _passes(number: float) -> str:
 
 
 def _seeds(measured: Sequence[Measured]) -> str:
-    numbers = sorted({len(entry.results) for entry in measured})
-    return " or ".join(map(str, numbers)) + " seeds"
+    *fewer, most = sorted({len(entry.results) for entry in measured})
+    listed = f"{', '.join(map(str, fewer))} or {most}" if fewer else f"{most}"
+    return f"{listed} seed{'' if most == 1 else 's'}"
 
 
 def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
