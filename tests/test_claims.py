@@ -1,5 +1,6 @@
 """The verdicts: computed from counts, with intervals worked out by hand, and able to go either way."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from dietcl.experiments.claims import CLAIMS, contrasts_of
 from dietcl.experiments.evidence import Contrast, Evidence, judge, within
 from dietcl.experiments.measures import final
 from dietcl.experiments.show.results import studies
-from dietcl.experiments.show.verdicts import claim_sheet, suite_claims
+from dietcl.experiments.show.verdicts import claim_sheet, suite_claims, tally_sheet, verdict_sheet
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import SUITES, Point
 from ruled import RuledStudy
@@ -178,12 +179,39 @@ def test_a_lead_over_every_method_is_not_confirmed_by_some_of_them(tmp_path):
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.1 * (cell.config.method == "dietcl") + 0.2)
     study.measure(s.suites_named("table1", "dietcl,er,linear_probe")["table1"], seeds=2)
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
-    told = cells["DietCL is above every supervised method"]
-    assert told.startswith("cannot tell (DietCL less ER balanced: +10.0 ")
-    assert told.endswith("; 1 of 7 hold, 6 without a result)")
+    assert cells["DietCL is above every supervised method"] == "cannot tell (1 of 1 measured hold; 6 not run)"
     told = cells["DietCL is above supervised methods that the paper leaves out"]
-    assert told.startswith("cannot tell (DietCL less Frozen, solved head: +10.0 ")
+    assert told == "cannot tell (1 of 1 measured hold; 6 not run)"
     assert cells["DietCL is above every semi-supervised method"] == "not run"
+
+
+def test_a_difference_that_alone_would_fall_is_told_so_where_it_sinks_nothing(tmp_path):
+    """Below at 95 %, though not when intervals are widened for seven differences."""
+
+    def rule(cell):
+        lead = {0: 0.03, 1: 0.04, 2: 0.02}[cell.config.seed % 100 % 3] if cell.config.method == "mas" else -0.1
+        return 0.3 if cell.config.method == "dietcl" else 0.3 + lead
+
+    study = RuledStudy("glyphs", tmp_path, rule)
+    study.measure(s.suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
+    cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
+    told = cells["DietCL is above every supervised method"]
+    assert told.startswith("cannot tell (DietCL less MAS: -3.0 ")
+    assert told.endswith("; alone it would not hold; among so many that may be chance; 1 of 2 hold; 5 not run)")
+
+
+def test_a_bound_that_is_not_nought_is_told_and_verdicts_are_counted(tmp_path):
+    study = measure_all(tmp_path, dietcl_first)
+    cells = {row[0]: row[3] for row in claim_sheet([study]).rows}
+    converged = cells["DietCL has converged by 500 updates"]
+    assert converged == "holds (DietCL at 2,500 less at 500: +0.0 [+0.0, +0.0]; 4 seeds; claimed: below +2.0)"
+    bare = {row[0]: row[1] for row in verdict_sheet([study]).rows}
+    assert all(cells[claim].startswith(verdict) for claim, verdict in bare.items())
+    tally = tally_sheet([study])
+    assert dict(zip(tally.header[1:], map(int, tally.rows[0][1:]), strict=True)) == {
+        **dict.fromkeys(("holds", "does not hold", "cannot tell", "cannot be tested", "not run"), 0),
+        **Counter(bare.values()),
+    }
 
 
 def test_what_was_not_run_is_said_so_and_judged_by_nobody(tmp_path):

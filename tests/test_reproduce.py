@@ -1,5 +1,6 @@
 """`dietcl reproduce`: a suite from nothing to its page, resumed, in the browser's eyes, and with wrong input."""
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -12,8 +13,9 @@ from dietcl.errors import NotFinite
 from dietcl.experiments import study as studies
 from dietcl.experiments import trials
 from dietcl.experiments.setups import SETUPS, Setup
+from dietcl.experiments.show.publish import markdown, publish
 from dietcl.experiments.show.sheets import marks
-from dietcl.experiments.suites import SUITES, Point
+from dietcl.experiments.suites import ER_AT_RATES, SUITES, Point
 from dietcl.files import locked
 from dietcl.parallel import attempt
 from dietcl.streams.recipes import Recipe
@@ -71,7 +73,10 @@ def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
             assert value == pytest.approx(sum(rates) / 2)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(command) == 0
-    assert not capsys.readouterr().err  # nothing was run
+    said = capsys.readouterr()
+    assert not said.err
+    assert "every run is in " in said.out
+    assert "none was carried out; another --out repeats them" in said.out
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -145,6 +150,7 @@ def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
         (["table1", "--stream", "cifar100", "--data", "nowhere"], "nowhere/cifar100_32_webp.zip: no such file"),
         (["table1", "--stream", "cloc"], "--stream cloc: give its manifest"),
         (["sampling", "--methods", "er,lwf"], "--methods lwf: sampling has no such method; choose from er:uniform, er"),
+        (["sampling", "--methods", ","], "--methods: name some of er:uniform, er, or all"),
         (["table1", "--seeds", "0"], "--seeds 0: give at least 1"),
         (["table1", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["table1", "--stream", "cloc", "--data", "no.parquet"], "no.parquet: no such manifest; give a Parquet file"),
@@ -175,6 +181,8 @@ def counted(tmp_path):
 def test_claims_go_into_a_file_that_is_there(counted, tmp_path, capsys):
     assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "no.md")]) == 2
     assert "no.md: no such file; give a Markdown file with the lines <!-- claims: begin -->" in capsys.readouterr().err
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path)]) == 2
+    assert "is a folder; give a Markdown file" in capsys.readouterr().err
     (tmp_path / "some.md").write_text("# Mine\n")
     assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert (tmp_path / "some.md").read_text() == "# Mine\n"
@@ -198,6 +206,74 @@ def test_a_damaged_line_is_named(counted, capsys):
     path.write_text("".join([first, '{"key": \n', *rest]))
     assert main(["reproduce", "claims", "--out", str(counted)]) == 2
     assert f"{path}: line 2 is damaged; delete it" in capsys.readouterr().err
+    path.write_bytes(first.encode() + b'{"key": "\xff"}\n')
+    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert f"{path}: line 2 is damaged; delete it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"facts": None}, {"correct": None}, {"correct": [["many"]]}, {"count": [[0]]}, {"correct": [[1, 2, 3]]}],
+)
+def test_a_line_whose_counts_make_no_sense_is_named(counted, capsys, damage):
+    path = counted / "glyphs" / "cells.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([json.dumps({**json.loads(first), **damage}) + "\n", *rest]))
+    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert f"{path}: the line of {json.loads(first)['key']} is damaged; delete it" in capsys.readouterr().err
+
+
+def test_what_does_not_count_is_said(counted, capsys):
+    path = counted / "glyphs" / "cells.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    entry = json.loads(first)
+    path.write_text("".join([json.dumps({**entry, "hash": "another"}) + "\n", *rest]).rstrip("\n")[:-9])
+    assert main(["reproduce", "claims", "--out", str(counted)]) == 0
+    said = capsys.readouterr().err
+    assert f"1 runs were carried out under another configuration, such as {entry['key']}" in said
+    assert f"{path}: its last line is torn and does not count; run that suite again" in said
+
+
+def test_a_published_suite_that_lost_a_run_is_named(counted, tmp_path, capsys):
+    study = studies.Study("glyphs", counted)
+    publish(study, "sampling", *study.found(SUITES["sampling"]), counted / "glyphs")
+    (counted / "glyphs" / "cells.jsonl").write_text("")
+    (tmp_path / "some.md").write_text("".join(f"{line}\n" for name in ("claims", "glyphs") for line in marks(name)))
+    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert "cells.jsonl: lacks " in capsys.readouterr().err
+
+
+def test_the_command_beside_a_table_asks_for_its_seeds(tmp_path):
+    """Five seeds of one arm that another suite brought are not asked of all."""
+    study = RuledStudy("glyphs", tmp_path, lambda cell: 0.4)
+    study.measure(SUITES["budget"], seeds=3)
+    study.measure(replace(SUITES["budget"], arms=(ER_AT_RATES,), points=(Point(),)), seeds=3)
+    found, measured = study.found(SUITES["budget"])
+    assert sorted({len(entry.results) for entry in measured}) == [3, 5]
+    assert "--stream glyphs --seeds 3`" in markdown(study, "budget", found, measured, [])
+
+
+def test_a_disk_that_refuses_is_named(few, tmp_path, monkeypatch, capsys):
+    def refuse(descriptor):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command += ["--scratch", str(tmp_path / "runs")]
+    assert main(command) == 0
+    monkeypatch.setattr("dietcl.files.os.fsync", refuse)
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "cannot be written (Read-only file system); make it writable" in capsys.readouterr().err
+
+
+def test_a_place_that_is_no_folder_is_named(few, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    assert main([*command, "--scratch", str(tmp_path / "file" / "runs")]) == 2
+    assert "cannot be made a folder (Not a directory); choose another --scratch" in capsys.readouterr().err
+    (tmp_path / "results" / "few" / "data.json").write_text("{")
+    assert main([*command, "--scratch", str(tmp_path / "runs")]) == 2
+    assert "data.json: is damaged; restore it, or choose another --out" in capsys.readouterr().err
 
 
 def test_counts_of_other_images_are_not_mixed(few, tmp_path, capsys):

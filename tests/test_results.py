@@ -136,6 +136,19 @@ def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
     assert found == committed
 
 
+def test_a_committed_run_that_learns_comes_out_the_same(tmp_path):
+    """Three time steps of DietCL: on the kind of machine that made them to the digit, on another nearly so."""
+    committed = Study("glyphs", RESULTS)
+    chosen, *_ = committed._trial_cells("dietcl", committed.chosen("dietcl"))
+    again = Study("glyphs", tmp_path, tmp_path, carry=partial(in_processes, jobs=1))
+    again._run([chosen], again.searched, "again")
+    found, before = again.searched.result(chosen), committed.searched.result(chosen)
+    assert {**found.facts, "ridge": 0} == {**before.facts, "ridge": 0}  # draws, charges and updates
+    assert found.facts["updates"] == 120
+    assert found.summary.accuracy == pytest.approx(before.summary.accuracy, abs=0.1, nan_ok=True)
+    assert found.final == pytest.approx(before.final, abs=0.05)
+
+
 def test_the_readme_shows_what_was_measured():
     rows = [line.split("|")[1:-1] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
     header, *rows = [[cell.strip() for cell in row] for row in rows]

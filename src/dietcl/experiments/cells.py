@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dietcl.clusters import Carrier
 from dietcl.config import RunConfig
-from dietcl.errors import NotFinite, UserError
+from dietcl.errors import NotFinite, UserError, reason
 from dietcl.files import write_bytes
 from dietcl.metrics import Summary, summarize
 from dietcl.models.presets import OWN_PATCHES
@@ -65,24 +65,35 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.stale: set[str] = set()
+        """Keys that were asked for and are there under another configuration only."""
         self._lines: dict[str, dict[str, Any]] = {}
-        text = path.read_text() if path.is_file() else ""
-        self._is_whole = not text or text.endswith("\n")  # otherwise its last line was torn, and that cell is run again
-        for number, line in enumerate(text.splitlines()[: None if self._is_whole else -1], 1):
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({reason(error)}); make it readable") from None
+        self.is_whole = not content or content.endswith(b"\n")
+        """Otherwise its last line was torn, and that cell is run again."""
+        for number, line in enumerate(content.splitlines()[: None if self.is_whole else -1], 1):
             try:
                 entry = json.loads(line)
                 self._lines[entry["key"]] = entry
             except (ValueError, TypeError, KeyError):
-                raise UserError(
-                    f"{path}: line {number} is damaged; delete it, and the same command runs it again"
-                ) from None
+                raise self._damaged(f"line {number}") from None
 
     def __contains__(self, cell: Cell) -> bool:
-        return self._lines.get(cell.key, {}).get("hash") == cell.hash
+        entry = self._lines.get(cell.key)
+        is_same = entry is not None and entry.get("hash") == cell.hash
+        if entry is not None and not is_same:
+            self.stale.add(cell.key)
+        return is_same
+
+    def _damaged(self, line: str) -> UserError:
+        return UserError(f"{self.path}: {line} is damaged; delete it, and run the suites that need it again")
 
     def add(self, entry: dict[str, Any]) -> None:
         """Keep a finished cell, in the place of one of the same key and another configuration."""
-        is_new = self._is_whole and entry["key"] not in self._lines
+        is_new = self.is_whole and entry["key"] not in self._lines
         self._lines[entry["key"]] = entry
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if is_new:
@@ -90,14 +101,17 @@ class Store:
                 file.write(json.dumps(entry) + "\n")
         else:
             write_bytes(self.path, "".join(json.dumps(line) + "\n" for line in self._lines.values()).encode())
-            self._is_whole = True
+            self.is_whole = True
 
     def result(self, cell: Cell) -> Result:
         """Return what a finished cell measured."""
         entry = self._lines[cell.key]
         is_pooled = cell.config.recipe.recipe == "time"
-        summary = summarize(*_matrices(entry))
-        return Result(cell.key, cell.config.seed, summary, entry["facts"], entry.get("failure"), is_pooled)
+        try:
+            summary, facts = summarize(*_matrices(entry)), dict(entry["facts"])
+        except (ValueError, TypeError, KeyError):
+            raise self._damaged(f"the line of {cell.key}") from None
+        return Result(cell.key, cell.config.seed, summary, facts, entry.get("failure"), is_pooled)
 
 
 def run_cells(

@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
         "ER (balanced, at DietCL's rates) overfits past a budget", "not measured", "budget", b.overfits(s.ER_AT_RATES)
     ),
     Claim("ER (uniform) overfits past a budget", "not measured", "budget", b.overfits(s.ER_UNIFORM)),
-    Claim("DietCL overfits less than Replay", "Figure 2", "budget", b.overfits_less),
+    Claim("Replay overfits, and DietCL less", "Figure 2", "budget", b.overfits_less),
     Claim("The smallest budget hurts all three methods", "Figure 4", "budget-curves", b.hurt_by_little),
     Claim("GDumb is hurt most at the smallest budget", "Figure 4", "budget-curves", b.hurt_most),
     Claim(

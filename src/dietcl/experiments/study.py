@@ -4,9 +4,10 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,13 @@ def _with_result(results: Sequence[Result]) -> tuple[Result, ...]:
     return tuple(result for result in results if not result.failure)
 
 
+def _manifest_in(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())["manifest"]
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"{path}: is damaged; restore it, or choose another --out") from None
+
+
 def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
     """Return how many seeds an arm of a suite gets."""
     return seeds + MORE_SEEDS if suite.more_seeds and arm.is_decisive else seeds
@@ -81,6 +89,8 @@ class Study:
         self.searched = Store(out / name / "search.jsonl")
         self._scratch, self._carry, self._report, self._say = scratch / name, carry, report, say
         self._chosen: dict[str, Trial] = {}
+        self.has_run = False
+        """Whether anything was carried out, or all was there."""
 
     @cached_property
     def batch(self) -> int:
@@ -216,6 +226,10 @@ class Study:
         own = config.method_config
         if isinstance(getattr(own, "threshold", None), str):  # others have a number of that name
             own = replace(own, threshold=str(threshold))
+        strange = sorted(set(arm.options) - {option.name for option in fields(own)})
+        if strange:
+            advice = f"see `dietcl train --method {config.method} --help`"
+            raise UserError(f"the arm {arm.title}: {arm.method} has no option {strange[0]}; {advice}")
         config = replace(
             config,
             method_config=replace(own, **arm.options),
@@ -261,6 +275,8 @@ class Study:
             replace(cell, config=replace(cell.config, stream=str(where[cell.config.stream])))
             for cell in {cell.key: cell for cell in cells}.values()
         ]
+        make_folder(self._scratch, "choose another --scratch")
+        self.has_run = True
         with locked(store.path.parent, self._say):
             run_cells(ready, store, self._scratch, self._carry, lambda done, total: self._report(title, done, total))
 
@@ -270,7 +286,7 @@ class Study:
         if not path.is_file():
             make_folder(path.parent)
             write_json(path, {"manifest": found})
-        elif json.loads(path.read_text())["manifest"] != found:
+        elif _manifest_in(path) != found:
             raise UserError(f"{path.parent}: holds runs on other images than {manifest}; choose another --out")
 
     def _mean_final(self, cells: Sequence[Cell]) -> float:

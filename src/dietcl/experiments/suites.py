@@ -141,7 +141,7 @@ THREE = (DIETCL, CASSLE, GDUMB)
 # In the order of their worth.
 SUITES: dict[str, Suite] = {
     "table1": Suite(
-        title="All methods under the same budget",
+        title="Methods under the same budget",
         place="Table 1",
         question="Accuracy after the last time step, A(T), and its mean along the stream, A.",
         arms=EVERY,
@@ -281,7 +281,9 @@ def suites_named(name: str, methods: str = "all") -> dict[str, Suite]:
     if methods == "all":
         return suites
     known = list(dict.fromkeys(arm.method for suite in suites.values() for arm in suite.arms))
-    wanted = [method.strip() for method in methods.split(",")]
+    wanted = [method.strip() for method in methods.split(",") if method.strip()]
+    if not wanted:
+        raise UserError(f"--methods: name some of {', '.join(known)}, or all")
     for method in wanted:
         if method not in known:
             raise UserError(f"--methods {method}: {name} has no such method; choose from {', '.join(known)}, or all")

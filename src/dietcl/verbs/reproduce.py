@@ -1,5 +1,6 @@
 """`dietcl reproduce`: regenerate the paper's tables and figures on a stream, and judge its claims."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import tyro
 
 from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.errors import UserError
+from dietcl.files import room
 from dietcl.parallel import cores
 from dietcl.verbs.options import parse
 
@@ -95,10 +97,13 @@ def main(arguments: list[str]) -> int:
     console = Console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     folder, carry = options.out / options.stream, _carrier(options, say)
-    with _bars() as report:
+    with room(options.out), _bars() as report:
         study = Study(options.stream, options.out, options.scratch, options.data, carry, report, say)
         for name, suite in suites.items():
+            study.has_run = False
             carried = study.measure(suite, options.seeds)
+            if not study.has_run:
+                say(f"{name}: every run is in {folder} already, and none was carried out; another --out repeats them")
             for result in (result for entry in carried for result in entry.results if result.failure):
                 say(f"left out: {result.key} diverged ({result.failure})")
             finished = Study(options.stream, options.out)  # which looks up, and searches nothing for what was not asked
@@ -135,14 +140,21 @@ def _claims(options: Options) -> int:
 
     from rich.console import Console
 
-    from dietcl.experiments.show.results import studies, write_results
-    from dietcl.experiments.show.verdicts import claim_sheet
+    from dietcl.experiments.show.results import left_out, studies, write_results
+    from dietcl.experiments.show.verdicts import verdict_sheet
 
-    if not studies(options.out):
+    found = studies(options.out)
+    if not found:
         raise UserError(f"--out {options.out}: holds no counts; give the folder that a suite wrote, or run one first")
-    Console().print(claim_sheet(studies(options.out)).table())
     if options.write is not None:
-        write_results(options.write, options.out)
+        with room(options.write.parent):
+            write_results(options.write, options.out)
+    Console().print(verdict_sheet(found).table(), "")
+    for sentence in (sentence for study in found for sentence in left_out(study)):
+        print(sentence, file=sys.stderr)
+    if options.write is None:
+        print(f"The differences on which they rest: {options.out}/STREAM/SUITE.md, or --write FILE.md for all of them.")
+    else:
         print(f"written: {options.write}")
     return 0
 

@@ -86,8 +86,9 @@ def _command(study: Study, name: str, suite: Suite, measured: Sequence[Measured]
         command += " --data MANIFEST.parquet"
     if len(suite.arms) < len(SUITES[name].arms):
         command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
-    more = {entry.arm.title: seeds_of(suite, entry.arm, 0) for entry in measured}
-    return f"{command} --seeds {max(len(entry.results) - more[entry.arm.title] for entry in measured)}"
+    # Other suites may have brought an arm more seeds.
+    asked = min(len(study.finished(item.arm, item.point)) - seeds_of(suite, item.arm, 0) for item in measured)
+    return f"{command} --seeds {max(1, asked)}"
 
 
 def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> dict[str, Any]:

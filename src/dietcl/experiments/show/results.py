@@ -6,7 +6,7 @@ from dietcl.errors import UserError
 from dietcl.experiments.setups import AT, SETUPS
 from dietcl.experiments.show.publish import scale_of
 from dietcl.experiments.show.sheets import put_between
-from dietcl.experiments.show.verdicts import claim_sheet
+from dietcl.experiments.show.verdicts import claim_sheet, tally_sheet
 from dietcl.experiments.show.views import sheets_of
 from dietcl.experiments.study import Missing, Study
 from dietcl.experiments.suites import SUITES
@@ -18,26 +18,46 @@ SHOWN = ("table1", "regimes")
 def studies(out: Path) -> list[Study]:
     """Return the studies that have counts in a folder, in the order of the setups, each setup's own size first."""
     found = sorted(path.parent.name for path in out.glob("*/cells.jsonl"))
-    return [Study(name, out) for setup in SETUPS for name in found if name.partition(AT)[0] == setup]
+    own = [Study(name, out) for setup in SETUPS for name in found if name.partition(AT)[0] == setup]
+    for study in own:
+        try:
+            study.budget  # noqa: B018 (it rests on the search)
+        except Missing:
+            advice = "lacks trials on which the counts rest; run a suite again"
+            raise UserError(f"{study.searched.path}: {advice}") from None
+    return own
+
+
+def left_out(study: Study) -> list[str]:
+    """Say what lies in the folder of a study and was not counted."""
+    told = []
+    for store in (study.cells, study.searched):
+        if store.stale:
+            some = f"{len(store.stale)} runs were carried out under another configuration, such as {min(store.stale)}"
+            told.append(f"{store.path}: {some}; they do not count")
+        if not store.is_whole:
+            told.append(f"{store.path}: its last line is torn and does not count; run that suite again")
+    return told
 
 
 def write_results(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
     found = studies(out)
+    claims = f"{tally_sheet(found).markdown()}\n{claim_sheet(found).markdown()}"
     streams = {study.name: stream_text(study, out) for study in found}
-    put_between(path, {"claims": claim_sheet(found).markdown(), **streams})
+    put_between(path, {"claims": claims, **streams})
 
 
 def stream_text(study: Study, out: Path) -> str:
     """Return a stream's regime and every suite that was published: its picture, and its tables or where they lie."""
-    try:
-        lines = [_regime(study)]
-    except Missing:
-        raise UserError(f"{study.searched.path}: lacks trials on which the counts rest; run a suite again") from None
+    lines = [_regime(study)]
     for name in SUITES:
         folder = f"{out.name}/{study.name}"
         if (out / study.name / f"{name}.json").is_file():
-            suite, measured = study.found(SUITES[name])
+            try:
+                suite, measured = study.found(SUITES[name])
+            except Missing as run:
+                raise UserError(f"{study.cells.path}: lacks {run} of {name}; run that suite again") from None
             lines.append(f"### {suite.title}\n{suite.question} ([`{name}`]({folder}/{name}.md))\n")
             lines.append(f"![{suite.title}]({folder}/{name}.png)\n")
             if name in SHOWN:

@@ -81,6 +81,8 @@ def marks(name: str) -> tuple[str, str]:
 
 def put_between(path: Path, blocks: Mapping[str, str]) -> None:
     """Replace what stands between marks in a Markdown file, by their names; all of it or nothing."""
+    if path.is_dir():
+        raise UserError(f"--write {path}: is a folder; give a Markdown file")
     if not path.is_file():
         lines = " and ".join(line for name in blocks for line in marks(name))
         raise UserError(f"--write {path}: no such file; give a Markdown file with the lines {lines}")

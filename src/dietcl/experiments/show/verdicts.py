@@ -1,5 +1,6 @@
 """The verdicts on the paper's claims as tables: of all streams, and of one suite on one stream."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from dietcl.experiments.claims import CLAIMS, Claim, contrasts_of
@@ -7,6 +8,7 @@ from dietcl.experiments.evidence import Contrast, failing, judge, signed
 from dietcl.experiments.show.sheets import Sheet
 from dietcl.experiments.study import Study
 
+_VERDICTS = ("holds", "does not hold", "cannot tell", "cannot be tested", "not run")
 _TERMS = "Budgets and label rates are named as in the paper."
 
 
@@ -19,6 +21,21 @@ def claim_sheet(studies: Sequence[Study]) -> Sheet:
     return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in studies)), rows)
 
 
+def verdict_sheet(studies: Sequence[Study]) -> Sheet:
+    """Return the bare verdicts by stream, for a narrow place."""
+    rows = tuple((claim.text, *(_verdict(claim, study) for study in studies)) for claim in CLAIMS)
+    return Sheet("The paper's claims on each stream", ("claim", *(study.setup.title for study in studies)), rows)
+
+
+def tally_sheet(studies: Sequence[Study]) -> Sheet:
+    """Return how many claims got which verdict, by stream."""
+    rows = []
+    for study in studies:
+        found = Counter(_verdict(claim, study) for claim in CLAIMS)
+        rows.append((study.setup.title, *(str(found[verdict]) for verdict in _VERDICTS)))
+    return Sheet(f"How many of {len(CLAIMS)} claims got which verdict.", ("stream", *_VERDICTS), tuple(rows))
+
+
 def suite_claims(study: Study, name: str) -> list[Sheet]:
     """Return every difference on which the claims that a suite tests rest, as far as it was measured."""
     rows = []
@@ -29,7 +46,7 @@ def suite_claims(study: Study, name: str) -> list[Sheet]:
         if measured:
             missing = len(contrasts) - len(measured)
             verdict = f"cannot be tested: {reason}" if reason else judge(contrasts)
-            rows.append((claim.text, claim.paper, "", f"{missing} without a result" if missing else "", verdict))
+            rows.append((claim.text, claim.paper, "", f"{missing} not run" if missing else "", verdict))
         rows += [
             (f"· {each}", "", _claimed(each), str(len(each.values)), "" if reason else each.verdict)
             for each in measured
@@ -49,16 +66,31 @@ def _deciding(contrasts: Sequence[Contrast]) -> list[Contrast]:
     return failing(contrasts) or [each for each in measured if each.verdict != "holds"] or measured
 
 
+def _verdict(claim: Claim, study: Study) -> str:
+    contrasts = contrasts_of(claim, study)
+    if claim.untestable(study.setup):
+        return "cannot be tested"
+    return judge(contrasts) if any(contrast.values for contrast in contrasts) else "not run"
+
+
 def _cell(claim: Claim, study: Study) -> str:
-    contrasts, reason = contrasts_of(claim, study), claim.untestable(study.setup)
-    if reason:
-        return f"cannot be tested ({reason})"
+    verdict, contrasts = _verdict(claim, study), contrasts_of(claim, study)
+    if verdict == "not run":
+        return verdict
+    if verdict == "cannot be tested":
+        return f"{verdict} ({claim.untestable(study.setup)})"
     measured = [contrast for contrast in contrasts if contrast.values]
-    if not measured:
-        return "not run"
-    hold = sum(contrast.verdict == "holds" for contrast in measured)
+    hold, missing = sum(each.verdict == "holds" for each in measured), len(contrasts) - len(measured)
+    if missing and hold == len(measured):
+        return f"{verdict} ({hold} of {hold} measured hold; {missing} not run)"
     worst = min(_deciding(contrasts), key=lambda contrast: contrast.support)
-    many = f"; {hold} of {len(contrasts)} hold" if len(contrasts) > 1 else ""
-    if len(measured) < len(contrasts):
-        many += f", {len(contrasts) - len(measured)} without a result"
-    return f"{judge(contrasts)} ({worst}; {len(worst.values)} seeds{many})"
+    told = [str(worst), f"{len(worst.values)} seeds"]
+    if worst.bound or not worst.is_above:
+        told.append(f"claimed: {_claimed(worst)}")
+    if verdict == "cannot tell" and worst.verdict == "does not hold":
+        told.append("alone it would not hold; among so many that may be chance")
+    if len(contrasts) > 1:
+        told.append(f"{hold} of {len(measured)} hold")
+    if missing:
+        told.append(f"{missing} not run")
+    return f"{verdict} ({'; '.join(told)})"
