@@ -258,8 +258,8 @@ def test_spending_stacks_purposes_without_evaluation():
     ]
     (axes,) = drawn("cost", items).axes
     assert {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers} == {
-        "memory": pytest.approx([5, 2, 3]),
-        "reconstruct": pytest.approx([0, 1, 2]),
+        "remembered labels": pytest.approx([5, 2, 3]),
+        "masked images": pytest.approx([0, 1, 2]),
         "other": pytest.approx([0, 0, 0.04]),  # neither is a hundredth of the longest bar
     }
     assert [bar.get_x() for bar in axes.containers[1]] == pytest.approx([5, 2, 3])

@@ -17,6 +17,8 @@ from dietcl.parallel import cores
 from dietcl.verbs.options import parse
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dietcl.experiments.study import Report
 
 DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
@@ -89,12 +91,10 @@ def main(arguments: list[str]) -> int:
     setup_named(options.stream)
     suites = suites_named(options.name, options.methods)
 
-    from rich.console import Console
-
     from dietcl.experiments.show.publish import publish
     from dietcl.experiments.study import Missing, Study
 
-    console = Console()
+    console = _console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     folder, carry = options.out / options.stream, _carrier(options, say)
     with room(options.out), _bars() as report:
@@ -115,6 +115,13 @@ def main(arguments: list[str]) -> int:
                 console.print(sheet.table(), "")
             say(f"page: {folder / name}.html")
     return 0
+
+
+def _console() -> "Console":
+    """Return where tables go: as wide as the terminal, and wide enough for all columns in a file or a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _carrier(options: Options, say: Callable[[str], None]) -> Carrier:
@@ -138,8 +145,6 @@ def _claims(options: Options) -> int:
                 f"--{name} {getattr(options, name)}: claims rest on the counts in --out alone; leave it out"
             )
 
-    from rich.console import Console
-
     from dietcl.experiments.show.results import left_out, studies, write_results
     from dietcl.experiments.show.verdicts import verdict_sheet
 
@@ -149,7 +154,7 @@ def _claims(options: Options) -> int:
     if options.write is not None:
         with room(options.write.parent):
             write_results(options.write, options.out)
-    Console().print(verdict_sheet(found).table(), "")
+    _console().print(verdict_sheet(found).table(), "")
     for sentence in (sentence for study in found for sentence in left_out(study)):
         print(sentence, file=sys.stderr)
     if options.write is None:

@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 _THIN = 0.01
 """Of the longest bar: what is thinner in all of them has no colour of its own."""
+_WORDS = {
+    "labeled": "new labels",
+    "memory": "remembered labels",
+    "labels": "labels, new or old (DualNet)",
+    "unlabeled": "guessed labels",
+    "guess": "guessing labels",
+    "reconstruct": "masked images",
+    "views": "pairs of views",
+    "projector": "projection of views",
+    "teacher": "the former network",
+    "features": "features, without gradient",
+    "prompt": "new labels with prompts (L2P)",
+    "query": "choice of prompts (L2P)",
+    "triplet": "triplets of classes (CCIC)",
+    "cross": "unlabeled against past (CCIC)",
+}
+"""What purposes in a ledger are, to a reader who has not read the methods."""
 _GROUPS = ("reference", "supervised", "frozen encoder", "semi-supervised")
 
 
@@ -87,7 +104,7 @@ def _heads(view: Shown) -> Any:
 def _spending(view: Shown) -> Any:
     rows = [item for item in view.measured if flops_by_purpose(item)]
     height = 2.5 + 0.3 * len(rows)
-    notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts")
+    notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts, at most")
     figure, ((axes,),) = canvas((9.6, height), view.title, view.small(*notes))
     names = [f"{item.arm.title}, at equal {_accounting(item.point)}" for item in rows]
     name_rows(axes, names, [place for place, item in enumerate(rows) if is_dietcl(item.arm)])
@@ -97,7 +114,7 @@ def _spending(view: Shown) -> Any:
     axes.set_xlim(0, 1.02 * max(totals))
     legend = {"alignment": "left", "handlelength": 1.4, "columnspacing": 1.4, "fontsize": 9, "title_fontsize": 9}
     below = (-0.02, -0.55 / (height - 2.1))
-    axes.legend(loc="upper left", bbox_to_anchor=below, ncols=5, title="What it was spent on:", **legend)
+    axes.legend(loc="upper left", bbox_to_anchor=below, ncols=3, title="What it was spent on:", **legend)
     column(axes, 48, f"{prefix}FLOPs", [(place, f"{total:.3g}") for place, total in enumerate(totals)])
     column(axes, 116, "A(T) in %", [(place, spread_text(percent(item, final))) for place, item in enumerate(rows)])
     return figure
@@ -118,7 +135,7 @@ def _stack(axes: Any, rows: Sequence[dict[str, float]]) -> list[float]:
         widths = np.array([row.get(purpose, 0.0) for row in rows])
         look = {"color": NAME_PALETTE[number % len(NAME_PALETTE)], "edgecolor": "white", "linewidth": 0.5}
         hatch = ("", "/////", ".....")[number // len(NAME_PALETTE) % 3]
-        axes.barh(range(len(rows)), widths, 0.68, left, hatch=hatch, label=purpose, **look)
+        axes.barh(range(len(rows)), widths, 0.68, left, hatch=hatch, label=_WORDS.get(purpose, purpose), **look)
         left = left + widths
     totals = [sum(row.values()) for row in rows]
     if len(seen) < len(purposes):

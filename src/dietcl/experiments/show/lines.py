@@ -190,7 +190,12 @@ def _ticks(axes: Any, view: Shown, updates: Sequence[int]) -> None:
 
 def thresholds(view: Shown) -> Any:
     """Draw accuracy after few time steps by DietCL's threshold."""
-    figure, ((axes,),) = canvas((8, 4.6), view.title, view.small(BARS, "ring: the best B after this time step"))
+    notes = (
+        "B: updates of the joint phase of new, remembered and unlabeled images; the rest goes to remembered ones",
+        BARS,
+        "ring: the highest mean after this time step",
+    )
+    figure, ((axes,),) = canvas((8, 4.6), view.title, view.small(*notes))
     x = np.array([float(view.scale.count(item.point.threshold)) for item in view.measured])
     aside = 0.012 * float(np.ptp(x))  # so that bars do not hide each other
     ends = []

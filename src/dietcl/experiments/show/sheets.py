@@ -24,7 +24,7 @@ class Sheet:
         """Return the sheet for the terminal."""
         table = Table(title=Text(self.title), box=None, title_justify="left", padding=(0, 2, 0, 0))
         for place, name in enumerate(self.header):
-            table.add_column(Text(name), justify="right" if place else "left")
+            table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*map(Text, row))
         return table
