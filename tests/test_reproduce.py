@@ -230,7 +230,7 @@ def test_what_does_not_count_is_said(counted, capsys):
     path.write_text("".join([json.dumps({**entry, "hash": "another"}) + "\n", *rest]).rstrip("\n")[:-9])
     assert main(["reproduce", "claims", "--out", str(counted)]) == 0
     said = capsys.readouterr().err
-    assert f"1 runs were carried out under another configuration, such as {entry['key']}" in said
+    assert f"{path}: not counted, as 1 run was of another configuration, such as {entry['key']}" in said
     assert f"{path}: its last line is torn and does not count; run that suite again" in said
 
 

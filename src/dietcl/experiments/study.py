@@ -90,7 +90,7 @@ class Study:
         self._scratch, self._carry, self._report, self._say = scratch / name, carry, report, say
         self._chosen: dict[str, Trial] = {}
         self.has_run = False
-        """Whether anything was carried out, or all was there."""
+        """Whether the last suite needed anything that was not there."""
 
     @cached_property
     def batch(self) -> int:
@@ -167,6 +167,7 @@ class Study:
 
     def measure(self, suite: Suite, seeds: int) -> list[Measured]:
         """Carry out what a suite needs and is not done yet; returns every arm at every point, diverged runs too."""
+        self.has_run = False
         self._tune(suite)
         grid = [
             (arm, point, [self.cell(arm, point, seed) for seed in range(seeds_of(suite, arm, seeds))])

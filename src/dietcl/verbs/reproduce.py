@@ -100,7 +100,6 @@ def main(arguments: list[str]) -> int:
     with room(options.out), _bars() as report:
         study = Study(options.stream, options.out, options.scratch, options.data, carry, report, say)
         for name, suite in suites.items():
-            study.has_run = False
             carried = study.measure(suite, options.seeds)
             if not study.has_run:
                 say(f"{name}: every run is in {folder} already, and none was carried out; another --out repeats them")

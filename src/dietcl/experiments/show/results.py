@@ -33,8 +33,8 @@ def left_out(study: Study) -> list[str]:
     told = []
     for store in (study.cells, study.searched):
         if store.stale:
-            some = f"{len(store.stale)} runs were carried out under another configuration, such as {min(store.stale)}"
-            told.append(f"{store.path}: {some}; they do not count")
+            runs = "1 run was" if len(store.stale) == 1 else f"{len(store.stale)} runs were"
+            told.append(f"{store.path}: not counted, as {runs} of another configuration, such as {min(store.stale)}")
         if not store.is_whole:
             told.append(f"{store.path}: its last line is torn and does not count; run that suite again")
     return told
