@@ -18,7 +18,7 @@ def test_the_page_of_a_suite_shows_its_picture_and_every_row(tmp_path):
     browser = open_chromium(tmp_path / "profile")
     try:
         browser.get((tmp_path / "shown" / "table1.html").as_uri())
-        assert browser.title == "glyphs: all methods under the same budget – dietcl"
+        assert browser.title == "glyphs: methods under the same budget – dietcl"
         picture = browser.find_element(By.TAG_NAME, "img")
         assert browser.execute_script("return arguments[0].complete && arguments[0].naturalWidth", picture) > 400
         assert picture.size["width"] <= 1240
