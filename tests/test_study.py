@@ -307,3 +307,9 @@ def test_a_stream_and_a_method_join_by_one_value_each(tmp_path, monkeypatch):
     measured = RuledStudy("mine", tmp_path, by_rule).measure(suite, seeds=1)
     assert [entry.arm.title for entry in measured] == ["ER uniform", "ER balanced", "ER small"]
     assert np.isfinite([entry.results[0].summary.final_mean for entry in measured]).all()
+
+
+def test_an_arm_with_an_option_that_its_method_lacks_is_named(study):
+    wrong = Arm(title="ER, small memory", method="er", options={"memoryy": 200})
+    with pytest.raises(UserError, match="the arm ER, small memory: er has no option memoryy; see `dietcl train"):
+        study.cell(wrong, Point(), 0)
