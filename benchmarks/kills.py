@@ -24,7 +24,7 @@ from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
 from dietcl.engine.journal import Journal
 from dietcl.methods import method_class
 from dietcl.run import execute
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 
 HALF_A_CHECKPOINT = "with half of a checkpoint written"
 BEFORE_RENAME = "before a checkpoint's rename"

@@ -20,7 +20,7 @@ from benchmarks.figure import Figure
 from benchmarks.kills import HOOKS, MOMENTS, Facts, Shot, differences, facts_of, outcome, start, wait
 from dietcl.config import RunConfig
 from dietcl.run_folder import is_finished
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from dietcl.streams.manifest import write_manifest
 from dietcl.verbs.train import parse_run
 

@@ -23,7 +23,7 @@ from dietcl.engine.search import Silent
 from dietcl.engine.stretches import backward
 from dietcl.methods.base import Phase
 from dietcl.run import execute, open_stream
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from dietcl.streams.augment import make_batch
 from dietcl.streams.loader import Images
 from dietcl.streams.manifest import write_manifest

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from dietcl.config import PRESETS, RunConfig
-from dietcl.keys import numpy_generator
 from dietcl.methods import method_config
+from dietcl.rng import numpy_generator
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dietcl.keys import numpy_generator, torch_generator
+from dietcl.rng import numpy_generator, torch_generator
 
 
 def plain_block(x, weights, prefix, heads):

@@ -22,7 +22,7 @@ from dietcl.engine import stretches
 from dietcl.engine.world import join, leave
 from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from dietcl.streams.loader import Loader
 from tiny import AMPLE, tiny_config
 

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dietcl import keys
+from dietcl import rng
 from dietcl.errors import UserError
 from dietcl.models import checkpoints
 from dietcl.models.checkpoints import load_weights, save_weights, shipped
@@ -22,7 +22,7 @@ State = dict[str, torch.Tensor]
 @pytest.fixture(scope="module")
 def known() -> Network:
     network = build_network(CONFIG, seed=1)
-    random = keys.torch_generator("cpu", 1, "test")
+    random = rng.torch_generator("cpu", 1, "test")
     with torch.no_grad():
         for value in network.state_dict().values():
             value.add_(torch.randn(value.shape, generator=random) * 0.05)
@@ -35,8 +35,8 @@ def fresh(**change: object) -> Network:
 
 
 def outputs(network: Network) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.randn(2, 3, 16, 16, generator=keys.torch_generator("cpu", 0, "images"))
-    return network.features(images), network.reconstruct(images, keys.torch_generator("cpu", 0, "mask"))[1]
+    images = torch.randn(2, 3, 16, 16, generator=rng.torch_generator("cpu", 0, "images"))
+    return network.features(images), network.reconstruct(images, rng.torch_generator("cpu", 0, "mask"))[1]
 
 
 def assert_same(one: Network, other: Network, decoder: bool = True) -> None:
@@ -137,7 +137,7 @@ def test_half_precision_is_cast_up(known, tmp_path):
 
 def test_a_head_is_left_out(tmp_path):
     network = fresh()
-    network.head.grow(5, keys.torch_generator("cpu", 0, "head"))
+    network.head.grow(5, rng.torch_generator("cpu", 0, "head"))
     save_weights(network, tmp_path / "w.safetensors", {})
     loaded = load_weights(without := fresh(), tmp_path / "w.safetensors")
     assert (loaded.ignored, without.head.classes) == (("head.bias", "head.weight"), 0)

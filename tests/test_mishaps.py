@@ -14,7 +14,7 @@ from dietcl.cli import main
 from dietcl.engine.checkpoint import Checkpoints
 from dietcl.errors import Stopped, UserError
 from dietcl.files import locked
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from runs import outcome, run, signal_at, small
 from tiny import tiny_config
 
@@ -132,7 +132,7 @@ from runs import nothing
 from tiny import tiny_config
 from dietcl.errors import UserError
 from dietcl.run import execute
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 
 config = tiny_config(Path(sys.argv[2]), "dietcl", budget="3", threshold="2.0")
 disk = Path(sys.argv[3])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dietcl import keys
+from dietcl import rng
 from dietcl.errors import UserError
 from dietcl.models.decoder import (
     hide,
@@ -24,7 +24,7 @@ from dietcl.models.presets import MODELS, ModelConfig
 
 
 def generator(seed: int = 0) -> torch.Generator:
-    return keys.torch_generator("cpu", seed, "test")
+    return rng.torch_generator("cpu", seed, "test")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dietcl.engine.loop import learn
-from dietcl.keys import numpy_generator
+from dietcl.rng import numpy_generator
 from dietcl.streams.augment import crop_and_flip, make_batch, normalize, plain_part
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.index import open_manifest

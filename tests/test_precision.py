@@ -13,7 +13,7 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods import every_method
 from dietcl.run import open_stream
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from runs import interrupt, outcome, run, small
 from tiny import AMPLE, tiny_config
 from watching import Notes

@@ -17,7 +17,7 @@ from dietcl.experiments.show.publish import markdown, publish
 from dietcl.experiments.show.sheets import marks
 from dietcl.experiments.suites import ER_AT_RATES, SUITES, Point
 from dietcl.files import locked
-from dietcl.parallel import attempt
+from dietcl.process_pool import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.glyphs import Glyphs
 from dietcl.verbs import reproduce

@@ -14,7 +14,7 @@ from dietcl.experiments.show.results import SHOWN, studies, write_results
 from dietcl.experiments.show.sheets import marks
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import FROZEN, SUITES, Point
-from dietcl.parallel import in_processes
+from dietcl.process_pool import in_processes
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

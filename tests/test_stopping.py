@@ -17,7 +17,7 @@ from dietcl.engine.evaluate import Evaluator
 from dietcl.engine.loop import advance
 from dietcl.engine.world import World
 from dietcl.errors import NotFinite, Stopped
-from dietcl.stopping import STOPPED, Saving, listening, seconds
+from dietcl.signals import STOPPED, Saving, listening, seconds
 from runs import outcome, run, signal_at, small
 from tiny import tiny_learner
 

@@ -22,7 +22,7 @@ from dietcl.experiments.study import Missing, Study, seeds_of
 from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.models.presets import MODELS
-from dietcl.parallel import in_processes
+from dietcl.process_pool import in_processes
 from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.glyphs import Glyphs

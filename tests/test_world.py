@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 import processes
-from dietcl import parallel
+from dietcl import process_pool
 from dietcl.cli import main
 from dietcl.engine import stretches, world
 from dietcl.engine.gradients import Gradients
@@ -22,7 +22,7 @@ from dietcl.engine.world import World
 from dietcl.errors import Lost, Stopped
 from dietcl.methods import every_method
 from dietcl.run import execute
-from dietcl.stopping import Saving
+from dietcl.signals import Saving
 from photos import write_photos
 from processes import config_of, die_once, free_port, launch, together, watch
 from runs import nothing, outcome, small
@@ -276,18 +276,18 @@ def test_places_are_found_in_the_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM_", "RANK", "LOCAL_", "WORLD_")):
             monkeypatch.delenv(name)
-    assert parallel.places() == (0, 1, 0, 1)
+    assert process_pool.places() == (0, 1, 0, 1)
     # A batch script knows of tasks, but only srun starts them.
     for name, value in {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert parallel.places() == (0, 1, 0, 1)
+    assert process_pool.places() == (0, 1, 0, 1)
     srun = {"STEP_NUM_TASKS": "8", "PROCID": "5", "LOCALID": "1", "STEP_TASKS_PER_NODE": "4(x2)"}
     for name, value in ((f"SLURM_{name}", value) for name, value in srun.items()):
         monkeypatch.setenv(name, value)
-    assert parallel.places() == (5, 8, 1, 4)
+    assert process_pool.places() == (5, 8, 1, 4)
     for name, value in {"RANK": "2", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert parallel.places() == (2, 6, 2, 3)
+    assert process_pool.places() == (2, 6, 2, 3)
 
 
 @pytest.mark.parametrize(

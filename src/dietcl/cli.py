@@ -64,7 +64,7 @@ def _run(verb: str, arguments: list[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
         raise UserError(f"{verb}: no such verb; {hint}")
     if verb in ("demo", "compare", "reproduce", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
-        from dietcl.parallel import places
+        from dietcl.process_pool import places
 
         rank, size, *_ = places()
         if rank:

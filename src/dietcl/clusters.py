@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import default_cache
-from dietcl.parallel import Item, Outcome, Progress, Value, Work, attempt, in_processes, is_restarted, use_threads
-from dietcl.stopping import STOPPED
+from dietcl.process_pool import Item, Outcome, Progress, Value, Work, attempt, in_processes, is_restarted, use_threads
+from dietcl.signals import STOPPED
 
 On = Literal["local", "slurm", "ray"]
 # Tells how far an item is from what lies in the shared folders: no pipe leads to another machine.

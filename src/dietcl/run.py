@@ -33,7 +33,7 @@ from dietcl.run_folder import (
     save_results,
     sweep_up,
 )
-from dietcl.stopping import Saving, Timer, listening
+from dietcl.signals import Saving, Timer, listening
 from dietcl.streams import kept
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.recipes import BAD_SHARE

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from dietcl.errors import UserError
-from dietcl.parallel import cores
+from dietcl.process_pool import cores
 
 
 def pick_device(name: str = "auto", number: int | None = None) -> torch.device:

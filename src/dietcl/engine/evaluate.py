@@ -13,8 +13,8 @@ from dietcl.budget.ledger import Ledger
 from dietcl.engine.net import Net
 from dietcl.engine.notes import noting, settle
 from dietcl.engine.world import World
-from dietcl.keys import numpy_generator
 from dietcl.methods.base import Method
+from dietcl.rng import numpy_generator
 from dietcl.streams.augment import normalize
 from dietcl.streams.loader import Loader
 from dietcl.streams.stream import Stream, TestStep

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from dietcl import keys
+from dietcl import rng
 from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Learner
 from dietcl.engine.position import StepPosition
@@ -64,7 +64,7 @@ def advance(learner: Learner) -> Iterator[Moment]:
 
 def _begin(learner: Learner, step: TimeStep) -> None:
     """Grow the head, open the budget and let the method prepare."""
-    learner.network.head.grow(step.seen_classes, keys.torch_generator("cpu", learner.config.seed, step.t, "head"))
+    learner.network.head.grow(step.seen_classes, rng.torch_generator("cpu", learner.config.seed, step.t, "head"))
     learner.ledger.open(step.t, step.seen_classes, step.spans)
     learner.witness.event(
         "step_begin",

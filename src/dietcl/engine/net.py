@@ -11,8 +11,8 @@ from torch.func import functional_call
 
 from dietcl.budget.cost import Operation, count_flops
 from dietcl.budget.ledger import Ledger, Overdraft
-from dietcl.keys import seeded, torch_generator
 from dietcl.models.network import Network, Weights
+from dietcl.rng import seeded, torch_generator
 from dietcl.streams.batch import Part
 from dietcl.streams.stream import TimeStep
 

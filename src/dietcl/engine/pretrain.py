@@ -23,7 +23,7 @@ from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import locked, make_folder, room, write_arrays, write_json
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
-from dietcl.stopping import listening
+from dietcl.signals import listening
 from dietcl.streams.augment import crop_and_flip, normalize
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part

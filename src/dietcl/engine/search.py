@@ -11,8 +11,8 @@ from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import advance
 from dietcl.errors import UserError
-from dietcl.keys import numpy_generator
 from dietcl.metrics import summarize
+from dietcl.rng import numpy_generator
 from dietcl.streams.stream import Stream, TestStep
 
 TIME_STEPS = 3

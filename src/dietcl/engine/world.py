@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import Lost, UserError
-from dietcl.parallel import cores, is_restarted, places
+from dietcl.process_pool import cores, is_restarted, places
 
 Value = TypeVar("Value")
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs

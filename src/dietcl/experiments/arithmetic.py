@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from dietcl.budget.cost import CostModel, Operation
-from dietcl.keys import number
+from dietcl.rng import number
 
 
 @dataclass(frozen=True, kw_only=True)

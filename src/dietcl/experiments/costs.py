@@ -23,7 +23,7 @@ from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
 from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
-from dietcl.parallel import in_processes
+from dietcl.process_pool import in_processes
 from dietcl.run import open_stream
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.recipes import Recipe

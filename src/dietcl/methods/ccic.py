@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dietcl.errors import UserError
-from dietcl.keys import numpy_generator
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
+from dietcl.rng import numpy_generator
 from dietcl.streams.mix import Mix, PoolName
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dietcl.errors import UserError
-from dietcl.keys import number
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
+from dietcl.rng import number
 from dietcl.streams.mix import Mix, PoolName
 
 if TYPE_CHECKING:

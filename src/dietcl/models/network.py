@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dietcl import keys
+from dietcl import rng
 from dietcl.errors import UserError
 from dietcl.models.decoder import Decoder, normalized_targets, paint, patchify, reconstruction_loss
 from dietcl.models.encoder import Encoder
@@ -108,7 +108,7 @@ def build_network(config: ModelConfig, seed: int, device: torch.device | str = "
     target = torch.device(device)
     # Weights are drawn on the CPU, so that every device starts from the same ones; meta has none to draw.
     birthplace = target if target.type == "meta" else torch.device("cpu")
-    with keys.seeded(seed, "initial weights"), birthplace:
+    with rng.seeded(seed, "initial weights"), birthplace:
         network = Network(config)
     return network.to(target)
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from dietcl.keys import numpy_generator, torch_generator
 from dietcl.models.presets import MEAN, STD
+from dietcl.rng import numpy_generator, torch_generator
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.loader import Images

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.errors import UserError
-from dietcl.keys import numpy_generator
+from dietcl.rng import numpy_generator
 from dietcl.streams.index import Index
 from dietcl.streams.manifest import SPLITS
 from dietcl.streams.recipes import Recipe

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dietcl.keys import Part as KeyPart
-from dietcl.keys import numpy_generator
+from dietcl.rng import Part as KeyPart
+from dietcl.rng import numpy_generator
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.decode import Pixels
 from dietcl.streams.storage import spread, squares

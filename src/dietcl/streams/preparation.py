@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST, make_folder, scratch
-from dietcl.parallel import cores
+from dietcl.process_pool import cores
 from dietcl.streams.copies import Copies
 from dietcl.streams.cuts import workable
 from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.keys import numpy_generator
+from dietcl.rng import numpy_generator
 from dietcl.streams.mix import Mix, PoolName
 from dietcl.streams.stream import Labels, Rows, Stream, TimeStep
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.errors import UserError, reason
-from dietcl.parallel import cores
+from dietcl.process_pool import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.gallery import Gallery
 from dietcl.streams.index import Index

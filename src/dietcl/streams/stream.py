@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.keys import numpy_generator
+from dietcl.rng import numpy_generator
 from dietcl.streams.deal import NOWHERE, TEST, TRAIN, Dealt, deal
 from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe

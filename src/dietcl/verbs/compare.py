@@ -15,8 +15,8 @@ from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finishe
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
-from dietcl.parallel import cores
-from dietcl.stopping import STOPPED
+from dietcl.process_pool import cores
+from dietcl.signals import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields

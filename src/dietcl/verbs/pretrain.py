@@ -10,7 +10,7 @@ from dietcl.config import Pretraining, preset
 from dietcl.errors import Stopped
 from dietcl.files import default_cache, room
 from dietcl.models.presets import ModelConfig
-from dietcl.stopping import STOPPED
+from dietcl.signals import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, manifest_facts, open_source, parse, pick
 

@@ -13,7 +13,7 @@ import tyro
 from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.errors import UserError
 from dietcl.files import room
-from dietcl.parallel import cores
+from dietcl.process_pool import cores
 from dietcl.verbs.options import parse
 
 if TYPE_CHECKING:

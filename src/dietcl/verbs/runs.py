@@ -22,7 +22,7 @@ from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.report.runs import read_run
 from dietcl.report.tables import comparison_table
 from dietcl.run import execute
-from dietcl.stopping import STOPPED, Saving
+from dietcl.signals import STOPPED, Saving
 from dietcl.streams.recipes import BAD_SHARE
 
 

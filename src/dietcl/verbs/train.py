@@ -11,8 +11,8 @@ import tyro
 
 from dietcl.config import RunConfig, preset, stream_title
 from dietcl.errors import UserError
-from dietcl.parallel import places
-from dietcl.stopping import Saving, seconds
+from dietcl.process_pool import places
+from dietcl.signals import Saving, seconds
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.verbs.options import gather, parse, pick
 from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields

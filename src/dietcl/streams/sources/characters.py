@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.keys import number
+from dietcl.rng import number
 from dietcl.streams.sources.fonts import coverage, faces, probe
 from dietcl.streams.sources.glyphs import VERSION
 

@@ -42,7 +42,7 @@ class Digits:
         import numpy as np
         from PIL import Image
 
-        from dietcl.keys import numpy_generator
+        from dietcl.rng import numpy_generator
         from dietcl.streams.manifest import write_manifest
 
         try:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.keys import numpy_generator
+from dietcl.rng import numpy_generator
 from dietcl.streams.place import Place
 from dietcl.streams.preparation import Preparation
 from dietcl.streams.sources.folder import SUFFIXES

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dietcl.keys import Part, numpy_generator
+from dietcl.rng import Part, numpy_generator
 from dietcl.streams.sources.fonts import Mask, coverage, mask
 from dietcl.streams.sources.variation import Drift, Variation
 

@@ -56,8 +56,8 @@ def main(arguments: list[str]) -> int:
         TimeRemainingColumn,
     )
 
-    from dietcl.keys import numpy_generator
-    from dietcl.parallel import cores
+    from dietcl.process_pool import cores
+    from dietcl.rng import numpy_generator
     from dietcl.streams.checking import find_problems, remarks
     from dietcl.streams.index import open_manifest
 
