@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dietcl.budget.units import Budget, Unit
+from dietcl.budget.budget import Budget, Unit
 from dietcl.errors import UserError
 
 

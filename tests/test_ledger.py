@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dietcl.budget.accounts import Item
+from dietcl.budget.budget import Budget
 from dietcl.budget.cost import PROMPTED, CostModel, Operation
 from dietcl.budget.ledger import Accounting, Ledger, Overdraft
-from dietcl.budget.receipts import Item
-from dietcl.budget.units import Budget
 
 # ViT-B/16 at 224 pixels with a decoder of 8 blocks of width 512.
 BASE = CostModel(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.budget.units import Budget
+from dietcl.budget.budget import Budget
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.gdumb import GDumb

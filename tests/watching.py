@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dietcl.budget.receipts import Item, StepReceipt
+from dietcl.budget.accounts import Item, StepReceipt
 from dietcl.engine import snapshot
 from dietcl.engine import stretches as engine_stretches
 from dietcl.engine.checkpoint import Checkpoints

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dietcl.budget.units import Budget
+from dietcl.budget.budget import Budget
 from dietcl.errors import UserError
 from dietcl.models.presets import MODELS, ModelConfig
 from dietcl.streams.augmentation import Augmentation

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import dietcl
-from dietcl.budget.receipts import Item
+from dietcl.budget.accounts import Item
 from dietcl.config import RunConfig
 from dietcl.engine.checkpoint import CHECKPOINTS
 from dietcl.engine.learner import Learner

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from dietcl.budget.units import Budget
+from dietcl.budget.budget import Budget
 from dietcl.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
+from dietcl.budget.accounts import Account, Item, StepReceipt, plain
 from dietcl.budget.allotment import TOLERANCE, Allotment, Terms, fits, fraction, part
+from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel, Operation
 from dietcl.budget.prices import Accounting, Prices
-from dietcl.budget.receipts import Account, Item, StepReceipt, plain
-from dietcl.budget.units import Budget
 
 # What was asked of the ledger while it took notes: room for so many passes if there is no purpose, or a charge.
 Note = tuple[str | None, str, int, float, float]

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import torch
 
+from dietcl.budget.budget import Budget
 from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
-from dietcl.budget.units import Budget
 from dietcl.config import RunConfig
 from dietcl.engine.evaluate import Counts, Evaluator
 from dietcl.engine.net import Net

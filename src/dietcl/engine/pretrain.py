@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from dietcl.budget.budget import Budget
 from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
-from dietcl.budget.units import Budget
 from dietcl.config import Pretraining
 from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
 from dietcl.engine.journal import Journal

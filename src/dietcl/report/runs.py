@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.budget.receipts import Item
-from dietcl.budget.units import Budget
+from dietcl.budget.accounts import Item
+from dietcl.budget.budget import Budget
 from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.metrics import Summary, summarize

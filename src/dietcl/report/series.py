@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.budget.receipts import Item
+from dietcl.budget.accounts import Item
 from dietcl.report.runs import Run
 
 Floats = npt.NDArray[np.float64]

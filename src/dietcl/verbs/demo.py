@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dietcl.budget.units import Budget
+from dietcl.budget.budget import Budget
 from dietcl.config import Evaluation
 from dietcl.verbs.options import parse
 from dietcl.verbs.train import parse_run
