@@ -13,8 +13,8 @@ import torch
 from benchmarks.figure import Figure
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.position import Position
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
+from dietcl.engine.resume_position import Position
 from dietcl.run import open_stream
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.packer import pack

@@ -20,8 +20,8 @@ import torch
 from safetensors.numpy import load_file
 
 from dietcl.config import RunConfig
-from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
-from dietcl.engine.journal import Journal
+from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
+from dietcl.engine.event_log import Journal
 from dietcl.methods import method_class
 from dietcl.run import execute
 from dietcl.signals import Saving

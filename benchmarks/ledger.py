@@ -10,8 +10,8 @@ import torch
 from benchmarks.figure import Figure
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.optimizer import build_optimizer
-from dietcl.engine.search import Silent
-from dietcl.engine.stretches import backward
+from dietcl.engine.option_search import Silent
+from dietcl.engine.phases import backward
 from dietcl.methods.base import Phase
 from dietcl.run import open_stream
 from dietcl.streams.augment import make_batch

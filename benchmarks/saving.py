@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure
-from dietcl.engine import snapshot
-from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
-from dietcl.engine.journal import Journal
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
+from dietcl.engine.event_log import Journal
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.optimizer import build_optimizer
-from dietcl.engine.search import Silent
-from dietcl.engine.stretches import backward
+from dietcl.engine.option_search import Silent
+from dietcl.engine.phases import backward
 from dietcl.methods.base import Phase
 from dietcl.run import execute, open_stream
 from dietcl.signals import Saving
@@ -52,7 +52,7 @@ def _micro(method: str, folder: Path, rounds: int, time_steps: int) -> list[Figu
     shares, saves, size = [], [], 0.0
     for number in range(rounds):
         place = folder / method / str(number)
-        with _timing(snapshot, "save") as saving, _timing(Journal, "sync") as syncing:
+        with _timing(state, "save") as saving, _timing(Journal, "sync") as syncing:
             started = time.perf_counter()
             execute(config, place, device="cpu", progress=lambda t, fraction: None)
             seconds = time.perf_counter() - started
@@ -80,9 +80,9 @@ def _small(folder: Path, rounds: int) -> list[Figure]:
     for _ in range(rounds):
         images.append(_seconds(learn) / IMAGES)
         learner.optimizers = {"": optimizer}
-        amid.append(_seconds(lambda: snapshot.save(learner, Checkpoints(folder / "amid", Saving.keep), journal=0)))
+        amid.append(_seconds(lambda: state.save(learner, Checkpoints(folder / "amid", Saving.keep), journal=0)))
         learner.optimizers = {}  # as at the end of a time step, when no phase is under way
-        end.append(_seconds(lambda: snapshot.save(learner, Checkpoints(folder / "end", Saving.keep), journal=0)))
+        end.append(_seconds(lambda: state.save(learner, Checkpoints(folder / "end", Saving.keep), journal=0)))
     updates, batch = int(config.budget), config.training.batch
     update = batch * statistics.median(images)
     between = min(Saving.every, math.ceil(60 * Saving.minutes / update))  # updates, or so many minutes of them

@@ -18,8 +18,8 @@ import torch
 import dietcl.run
 from dietcl.cli import main
 from dietcl.config import RunConfig
-from dietcl.engine import stretches
-from dietcl.engine.world import join, leave
+from dietcl.engine import phases
+from dietcl.engine.distributed import join, leave
 from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
 from dietcl.signals import Saving
@@ -133,14 +133,14 @@ def carry_out(manifest: Path, tasks: Sequence[dict[str, Any]]) -> None:
 
 def watch(drawn: list[Any]) -> None:
     """Write down the row numbers of every micro-batch that is used."""
-    make_batch = getattr(stretches, "unwatched", stretches.make_batch)
-    stretches.unwatched = make_batch
+    make_batch = getattr(phases, "unwatched", phases.make_batch)
+    phases.unwatched = make_batch
 
     def watched(draws: Any, images: Any, classes: Any, augmentation: Any, key: Any) -> Any:
         drawn.append([list(key), [[draw.pool, draw.rows.tolist()] for draw in draws]])
         return make_batch(draws, images, classes, augmentation, key)
 
-    stretches.make_batch = watched
+    phases.make_batch = watched
 
 
 def watch_loader(loaded: list[Any]) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dietcl.engine.loop import learn
-from dietcl.engine.net import Unmetered
-from dietcl.engine.position import Position
+from dietcl.engine.resume_position import Position
 from dietcl.methods.base import Method, Phase, Reserve, Sweep, Term
+from dietcl.models.net import Unmetered
 from dietcl.streams.sampler import Mix
 from tiny import tiny_config, tiny_learner
 from watching import Notes, equal, hand_over, run_through, weights

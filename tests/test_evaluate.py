@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.config import Evaluation
-from dietcl.engine.evaluate import CHUNK, Counts, Evaluator, stratified_sample
+from dietcl.engine.evaluator import CHUNK, Counts, Evaluator, stratified_sample
 from dietcl.engine.loop import learn
 from dietcl.streams.stream import Stream, TestStep
 from tiny import tiny_config, tiny_learner

@@ -15,8 +15,8 @@ from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, 
 from benchmarks.resume import hunt, make_configs
 
 from dietcl.config import Evaluation, RunConfig
-from dietcl.engine import snapshot
-from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import advance
 from dietcl.methods import every_method, method_config
@@ -125,7 +125,7 @@ def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
         # The first of each phase and sweep, the end of each time step, and some of the others.
         if met[kind] == 1 or met.total() % 11 == 0:
             saved.append((tmp_path / str(len(saved)), len(notes.events)))
-            snapshot.save(whole, Checkpoints(saved[-1][0], keep=2), journal=saved[-1][1])
+            state.save(whole, Checkpoints(saved[-1][0], keep=2), journal=saved[-1][1])
     assert {"learned", "step"} < {moment for _, moment, _ in met}
     end = everything(whole)
     for folder, before in saved:
@@ -134,7 +134,7 @@ def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
         found, damages = Checkpoints(folder, keep=2).load()
         assert found is not None
         assert not damages
-        assert snapshot.restore(learner, found) == before
+        assert state.restore(learner, found) == before
         for _ in advance(learner):
             pass
         assert everything(learner) == end

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.engine import snapshot
-from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.loop import learn
-from dietcl.engine.stretches import backward
+from dietcl.engine.phases import backward
 from dietcl.errors import NotFinite
 from dietcl.methods import METHODS, method_class
 from dietcl.run import execute
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_time_step(bl
     assert "time step 2, phase joint, update 3" in stopped["reason"]
     kept = tiny_learner(config)
     saved, _ = Checkpoints(tmp_path / "run/checkpoints", keep=2).load()
-    snapshot.restore(kept, saved)
+    state.restore(kept, saved)
     assert kept.position.finished == 1
     assert equal(weights(kept), weights(reference))
     monkeypatch.undo()

@@ -10,8 +10,8 @@ import torch
 from dietcl.budget.accounts import StepReceipt
 from dietcl.budget.ledger import Overdraft
 from dietcl.engine.loop import learn
-from dietcl.engine.net import Unmetered
 from dietcl.methods import METHODS
+from dietcl.models.net import Unmetered
 from dietcl.streams.batch import Part
 from tiny import tiny_config, tiny_learner
 

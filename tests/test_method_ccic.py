@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.engine.stretches import backward
+from dietcl.engine.phases import backward
 from dietcl.errors import UserError
 from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.ccic import CCIC

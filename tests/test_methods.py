@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dietcl.engine.loop import learn
-from dietcl.engine.stretches import backward
+from dietcl.engine.phases import backward
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, describe, method_class, method_config
 from dietcl.methods.base import Phase

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dietcl.cli import main
-from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.errors import Stopped, UserError
 from dietcl.files import locked
 from dietcl.signals import Saving

@@ -18,8 +18,8 @@ from dietcl.engine import learner as engine_learner
 from dietcl.engine import loop
 from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Equipment, Learner, assemble
-from dietcl.engine.position import StepPosition
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
+from dietcl.engine.resume_position import StepPosition
 from dietcl.experiments.setups import manifest_of
 from dietcl.experiments.study import Study
 from dietcl.experiments.suites import DIETCL, Point

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from dietcl.engine import checkpoint
-from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine import checkpoint_files
+from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.errors import UserError
 
 
@@ -56,12 +56,12 @@ def test_so_many_are_kept(tmp_path, keep):
 def test_the_one_before_stays_until_the_new_one_was_read_back(tmp_path, monkeypatch):
     store = Checkpoints(tmp_path, keep=1)
     store.save(state(1), {}, {"number": 1})
-    write = checkpoint.write_bytes
+    write = checkpoint_files.write_bytes
 
     def lie(path, data):
         write(path, data[:-1] + b"\xff")
 
-    monkeypatch.setattr(checkpoint, "write_bytes", lie)
+    monkeypatch.setattr(checkpoint_files, "write_bytes", lie)
     with pytest.raises(UserError, match="right after it was written"):
         store.save(state(2), {}, {"number": 2})
     monkeypatch.undo()
@@ -92,7 +92,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_is_used(tmp_path, part, da
     for number in (1, 2):
         store.save(state(number), rare, {"number": number})
     newest = tmp_path / names(tmp_path)[-1]
-    path = newest if part == "0" else tmp_path / next(iter(checkpoint._rare_of(newest)))
+    path = newest if part == "0" else tmp_path / next(iter(checkpoint_files._rare_of(newest)))
     path.write_bytes(damage(path.read_bytes()))
     saved, (sentence,) = Checkpoints(tmp_path, keep=2).load()
     assert path.name in sentence
@@ -101,8 +101,11 @@ def test_a_damaged_one_is_named_and_the_one_before_it_is_used(tmp_path, part, da
     # What follows keeps the good one until there are two good ones again.
     store = Checkpoints(tmp_path, keep=2)
     store.save(state(3), rare, {"number": 3})
-    assert [json.loads(checkpoint._notes(path.read_bytes())["notes"])["number"] for path in store._files()] == [3, 1]
-    assert len(set().union(*(checkpoint._rare_of(path) for path in store._files()))) == 2
+    assert [json.loads(checkpoint_files._notes(path.read_bytes())["notes"])["number"] for path in store._files()] == [
+        3,
+        1,
+    ]
+    assert len(set().union(*(checkpoint_files._rare_of(path) for path in store._files()))) == 2
     assert all(store._read(path) for path in store._files())
 
 
@@ -135,7 +138,7 @@ def test_a_lost_part_is_named(tmp_path):
     store = Checkpoints(tmp_path, keep=2)
     for number in (1, 2):
         store.save(state(number), {"big": torch.arange(9)}, {"number": number})
-    (tmp_path / next(iter(checkpoint._rare_of(store._files()[0])))).unlink()
+    (tmp_path / next(iter(checkpoint_files._rare_of(store._files()[0])))).unlink()
     saved, (sentence,) = store.load()
     assert "is not there" in sentence
     assert saved.notes == {"number": 1}
@@ -143,13 +146,13 @@ def test_a_lost_part_is_named(tmp_path):
 
 def test_what_seldom_changes_is_written_only_when_it_did(tmp_path, monkeypatch):
     store, written = Checkpoints(tmp_path, keep=2), []
-    write = checkpoint.write_bytes
+    write = checkpoint_files.write_bytes
 
     def watch(path, data):
         written.append(path.name[:4])
         write(path, data)
 
-    monkeypatch.setattr(checkpoint, "write_bytes", watch)
+    monkeypatch.setattr(checkpoint_files, "write_bytes", watch)
     rare = {"big": torch.arange(1000.0), "empty": torch.zeros(0)}
     for number in range(4):
         store.save(state(number), rare, {})
@@ -192,7 +195,7 @@ def test_whatever_changes_what_is_loaded_is_what_was_saved_last(tmp_path_factory
         saved, damages = Checkpoints(folder, keep).load()
         assert equal(saved.rare, rare)
         assert (saved.notes["number"], damages) == (number, [])
-    files = [checkpoint._rare_of(path) for path in store._files()]
+    files = [checkpoint_files._rare_of(path) for path in store._files()]
     assert sum(map(len, files)) == len(set().union(*files))  # shared by no two
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import dietcl.engine.search
+import dietcl.engine.option_search
 import dietcl.run
 from dietcl.engine.learner import Equipment
-from dietcl.engine.search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
+from dietcl.engine.option_search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
 from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
 from dietcl.streams.index import open_manifest
@@ -71,7 +71,7 @@ def test_only_the_first_time_steps_are_searched(stream):
 def watched(blobs, stream, index):
     """A search whose trials are kept: their thresholds, and every row they read."""
     trials = []
-    assemble = dietcl.engine.search.assemble
+    assemble = dietcl.engine.option_search.assemble
 
     def watch(config, part, *others):
         learner = assemble(config, part, *others)
@@ -86,7 +86,7 @@ def watched(blobs, stream, index):
         return learner
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dietcl.engine.search, "assemble", watch)
+        patch.setattr(dietcl.engine.option_search, "assemble", watch)
         found = choose(searching(blobs, budget="10"), stream, index)
     return found, trials
 
@@ -194,8 +194,8 @@ def test_a_search_that_was_stopped_goes_on_with_its_next_trial(blobs, stream, in
 
     assert stopped_or_found() is None
     assert 0 < len(kept) < 2 * FOLDS
-    assemble = dietcl.engine.search.assemble
-    monkeypatch.setattr(dietcl.engine.search, "assemble", lambda *a: made.append(a) or assemble(*a))
+    assemble = dietcl.engine.option_search.assemble
+    monkeypatch.setattr(dietcl.engine.option_search, "assemble", lambda *a: made.append(a) or assemble(*a))
     before = len(kept)
     assert stopped_or_found() == whole
     assert len(made) == 2 * FOLDS - before

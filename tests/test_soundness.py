@@ -9,7 +9,7 @@ import pytest
 
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
 from dietcl.methods import METHODS
 from dietcl.run import open_stream
 from dietcl.verbs.train import parse_run

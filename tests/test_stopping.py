@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from dietcl.cli import main
-from dietcl.engine import snapshot
-from dietcl.engine.checkpoint import Checkpoints
-from dietcl.engine.evaluate import Evaluator
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import Checkpoints
+from dietcl.engine.distributed import World
+from dietcl.engine.evaluator import Evaluator
 from dietcl.engine.loop import advance
-from dietcl.engine.world import World
 from dietcl.errors import NotFinite, Stopped
 from dietcl.signals import STOPPED, Saving, listening, seconds
 from runs import outcome, run, signal_at, small
@@ -149,7 +149,7 @@ def test_a_run_saves_no_weights_that_are_not_finite(config, tmp_path):
     with torch.no_grad():
         learner.network.head.bias[0] = torch.nan
     with pytest.raises(NotFinite, match="time step 1, phase joint, after update 0"):
-        snapshot.save(learner, Checkpoints(tmp_path / "checkpoints", 2), 0)
+        state.save(learner, Checkpoints(tmp_path / "checkpoints", 2), 0)
     assert not list(tmp_path.glob("checkpoints/*"))
 
 

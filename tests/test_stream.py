@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.config import RunConfig
-from dietcl.engine.evaluate import Evaluator
+from dietcl.engine.evaluator import Evaluator
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS

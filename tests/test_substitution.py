@@ -18,7 +18,7 @@ from PIL import Image
 
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
 from dietcl.errors import UserError
 from dietcl.streams import loader as loader_module
 from dietcl.streams import storage as storage_module

@@ -16,9 +16,9 @@ from safetensors import safe_open
 import processes
 from dietcl import process_pool
 from dietcl.cli import main
-from dietcl.engine import stretches, world
+from dietcl.engine import distributed, phases
+from dietcl.engine.distributed import World
 from dietcl.engine.gradients import Gradients
-from dietcl.engine.world import World
 from dietcl.errors import Lost, Stopped
 from dietcl.methods import every_method
 from dietcl.run import execute
@@ -48,14 +48,14 @@ def alone(blobs, tmp_path_factory):
     """What every task comes to in this process, and the rows of its micro-batches."""
     folder = tmp_path_factory.mktemp("alone")
     results = {}
-    make_batch, threads = stretches.make_batch, torch.get_num_threads()
+    make_batch, threads = phases.make_batch, torch.get_num_threads()
     torch.set_num_threads(1)
     for task in named(TASKS, folder):
         drawn = []
         watch(drawn)
         execute(config_of(blobs, task), Path(task["folder"]), device="cpu", progress=nothing)
         results[Path(task["folder"]).name] = (outcome(Path(task["folder"])), {tuple(key): rows for key, rows in drawn})
-    stretches.make_batch = make_batch
+    phases.make_batch = make_batch
     torch.set_num_threads(threads)
     return results
 
@@ -296,7 +296,7 @@ def test_places_are_found_in_the_environment(monkeypatch):
 )
 def test_the_first_node_leads(monkeypatch, nodes, first):
     monkeypatch.setenv("SLURM_STEP_NODELIST", nodes)
-    assert world._first_host() == first
+    assert distributed._first_host() == first
 
 
 def test_a_sum_of_gradients_is_that_of_single_precision_rounded_once():
@@ -323,15 +323,15 @@ def test_one_micro_batch_alone_keeps_its_gradient():
 
 
 def test_threads_are_shared_out(monkeypatch):
-    monkeypatch.setattr(world, "cores", lambda: 8)
-    assert [world.default_threads(World(0, size, 0, size)) for size in (1, 2, 3, 64)] == [8, 4, 2, 1]
+    monkeypatch.setattr(distributed, "cores", lambda: 8)
+    assert [distributed.default_threads(World(0, size, 0, size)) for size in (1, 2, 3, 64)] == [8, 4, 2, 1]
 
 
 def test_srun_has_dealt_out_the_cores(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
-    assert world.default_threads(World(0, 4, 0, 4)) == 6
+    assert distributed.default_threads(World(0, 4, 0, 4)) == 6
 
 
 @pytest.mark.parametrize(("option", "code"), [("--lr=-1", 2), ("--no-such=1", 2), ("--help", 0)])

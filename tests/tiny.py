@@ -7,7 +7,7 @@ import numpy as np
 
 from dietcl.config import Evaluation, RunConfig, Training
 from dietcl.engine.learner import Equipment, Learner, assemble
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
 from dietcl.streams.augmentation import Augmentation

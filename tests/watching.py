@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dietcl.budget.accounts import Item, StepReceipt
-from dietcl.engine import snapshot
-from dietcl.engine import stretches as engine_stretches
-from dietcl.engine.checkpoint import Checkpoints
+from dietcl.engine import phases as engine_phases
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
 from dietcl.methods.base import Method, Stretch, Sweep
@@ -52,7 +52,7 @@ def updates_of(learner: Learner) -> list[Event]:
     """Learn the whole stream with every update logged; returns those events."""
     learner.witness = notes = Notes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_stretches, "LOG_EVERY", 1)
+        patch.setattr(engine_phases, "LOG_EVERY", 1)
         run_through(learner)
     return notes.of("update")
 
@@ -83,11 +83,11 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def hand_over(stopped: Learner, resumed: Learner, folder: Path) -> int:
     """Bring a fresh learner to where another one stands, through a checkpoint; returns the journal's length in it."""
     checkpoints = Checkpoints(folder, keep=2)
-    snapshot.save(stopped, checkpoints, 17)
+    state.save(stopped, checkpoints, 17)
     saved, damages = checkpoints.load()
     assert saved is not None
     assert not damages
-    return snapshot.restore(resumed, saved)
+    return state.restore(resumed, saved)
 
 
 def take_in(learner: Learner, sweep: Sweep, part: Part) -> None:

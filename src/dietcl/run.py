@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dietcl.config import RunConfig
-from dietcl.engine import snapshot
-from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
+from dietcl.engine import state
+from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
 from dietcl.engine.device import Precision, pick_device, pick_precision
-from dietcl.engine.journal import Journal
+from dietcl.engine.distributed import World
+from dietcl.engine.event_log import Journal
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import advance
-from dietcl.engine.samples import save_samples
-from dietcl.engine.search import Found, choose_threshold, require_labels
-from dietcl.engine.world import World
+from dietcl.engine.option_search import Found, choose_threshold, require_labels
+from dietcl.engine.sample_pictures import save_samples
 from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.files import default_cache, locked, make_folder, room, write_json
 from dietcl.models.checkpoints import save_weights
@@ -216,7 +216,7 @@ def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, say: Say)
         if (folder / "events.jsonl").exists():
             say(f"{folder}: was begun, but has no checkpoint, so it begins anew")
         return 0
-    journal = snapshot.restore(learner, saved)
+    journal = state.restore(learner, saved)
     finished, step = learner.position.finished, learner.position.step
     where = (
         f"after time step {finished}" if step is None else f"in time step {finished + 1}, after update {step.updates}"
@@ -236,7 +236,7 @@ def _learn(
         is_stopping = _is_stopping(world, timer)
         is_due = moment == "step" or updates >= saving.every or time.monotonic() >= saved_at + 60 * saving.minutes
         if recorder.journal is not None and (is_due or is_stopping):
-            snapshot.save(learner, checkpoints, recorder.journal.sync())
+            state.save(learner, checkpoints, recorder.journal.sync())
             updates, saved_at = 0, time.monotonic()
             if moment == "step":
                 save_results(learner, folder)

@@ -16,9 +16,9 @@ import torch
 import dietcl
 from dietcl.budget.accounts import Item
 from dietcl.config import RunConfig
-from dietcl.engine.checkpoint import CHECKPOINTS
+from dietcl.engine.checkpoint_files import CHECKPOINTS
 from dietcl.engine.learner import Learner
-from dietcl.engine.search import Found, Trial, Trials
+from dietcl.engine.option_search import Found, Trial, Trials
 from dietcl.errors import UserError
 from dietcl.files import LOCK, digest, write_arrays, write_json
 from dietcl.models.checkpoints import shipped

@@ -13,7 +13,7 @@ from dietcl.budget.budget import Budget
 from dietcl.errors import UserError
 
 if TYPE_CHECKING:
-    from dietcl.engine.world import World
+    from dietcl.engine.distributed import World
 
 STOPPED = 75  # exit code of a run that saved itself: EX_TEMPFAIL of sysexits.h, "try again later"
 

@@ -1,8 +1,8 @@
 """Curves within a time step: every seen time step measured whenever another share of the budget is spent."""
 
-from dietcl.engine.evaluate import Counts
+from dietcl.engine.evaluator import Counts
 from dietcl.engine.learner import Learner
-from dietcl.engine.position import StepPosition
+from dietcl.engine.resume_position import StepPosition
 from dietcl.metrics import known
 from dietcl.streams.stream import TimeStep
 

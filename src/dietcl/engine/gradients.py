@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dietcl.engine.world import World
+from dietcl.engine.distributed import World
 
 
 class Gradients:

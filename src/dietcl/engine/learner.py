@@ -10,13 +10,13 @@ from dietcl.budget.budget import Budget
 from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.config import RunConfig
-from dietcl.engine.evaluate import Counts, Evaluator
-from dietcl.engine.net import Net
-from dietcl.engine.position import Position
-from dietcl.engine.world import World, default_threads
+from dietcl.engine.distributed import World, default_threads
+from dietcl.engine.evaluator import Counts, Evaluator
+from dietcl.engine.resume_position import Position
 from dietcl.methods import method_class
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
+from dietcl.models.net import Net
 from dietcl.models.network import Network, build_network
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader

@@ -7,9 +7,9 @@ from typing import Literal
 from dietcl import rng
 from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Learner
-from dietcl.engine.position import StepPosition
-from dietcl.engine.snapshot import weights_of
-from dietcl.engine.stretches import run_phase, run_sweep, within_budget
+from dietcl.engine.phases import run_phase, run_sweep, within_budget
+from dietcl.engine.resume_position import StepPosition
+from dietcl.engine.state import weights_of
 from dietcl.methods.base import Phase, Stretch, Sweep
 from dietcl.metrics import known, summarize
 from dietcl.streams.sampler import pools_of

@@ -14,13 +14,13 @@ from dietcl.budget.budget import Budget
 from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.config import Pretraining
-from dietcl.engine.checkpoint import CHECKPOINTS, Checkpoints
-from dietcl.engine.journal import Journal
-from dietcl.engine.net import Net
-from dietcl.engine.samples import reconstruction_pictures
-from dietcl.engine.world import World
+from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
+from dietcl.engine.distributed import World
+from dietcl.engine.event_log import Journal
+from dietcl.engine.sample_pictures import reconstruction_pictures
 from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import locked, make_folder, room, write_arrays, write_json
+from dietcl.models.net import Net
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.signals import listening

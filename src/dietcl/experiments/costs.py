@@ -16,13 +16,13 @@ from typing import Any, Literal
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.net import Net
-from dietcl.engine.search import Silent
+from dietcl.engine.option_search import Silent
 from dietcl.errors import UserError
 from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
 from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
+from dietcl.models.net import Net
 from dietcl.process_pool import in_processes
 from dietcl.run import open_stream
 from dietcl.streams.batch import Batch, Part

@@ -7,7 +7,7 @@ import torch
 
 from dietcl.config import RunConfig
 from dietcl.engine.device import pick_device
-from dietcl.engine.evaluate import stratified_sample
+from dietcl.engine.evaluator import stratified_sample
 from dietcl.engine.learner import starting_network
 from dietcl.methods.pieces.ridge import solve
 from dietcl.run import open_stream

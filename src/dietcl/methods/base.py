@@ -11,7 +11,7 @@ from dietcl.streams.mix import Mix, PoolName
 if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
     import torch
 
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch, Part
     from dietcl.streams.stream import TimeStep
 

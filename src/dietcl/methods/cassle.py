@@ -12,7 +12,7 @@ from dietcl.streams.mix import Mix
 if TYPE_CHECKING:
     import torch
 
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch
     from dietcl.streams.stream import TimeStep
 

@@ -11,7 +11,7 @@ from dietcl.methods.pieces.anchored import Anchored
 if TYPE_CHECKING:
     import torch
 
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Part
     from dietcl.streams.stream import TimeStep
 

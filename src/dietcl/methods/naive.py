@@ -8,7 +8,7 @@ from dietcl.methods.base import Method, Phase, Stretch, Term
 from dietcl.streams.mix import Mix
 
 if TYPE_CHECKING:
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch
     from dietcl.streams.stream import TimeStep
 

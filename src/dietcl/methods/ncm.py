@@ -9,7 +9,7 @@ from dietcl.methods.base import Method, Phase, Stretch, Sweep, Term
 if TYPE_CHECKING:
     import torch
 
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch, Part
     from dietcl.streams.stream import TimeStep
 

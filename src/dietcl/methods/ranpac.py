@@ -13,8 +13,8 @@ from dietcl.streams.mix import Mix
 if TYPE_CHECKING:
     import torch
 
-    from dietcl.engine.net import Net
     from dietcl.methods.pieces.ridge import Sums
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch, Part
     from dietcl.streams.stream import TimeStep
 

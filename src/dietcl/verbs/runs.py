@@ -17,7 +17,7 @@ from rich.progress import (
 
 from dietcl.config import RunConfig, stream_title
 from dietcl.engine.device import Precision, set_threads
-from dietcl.engine.world import World, default_threads
+from dietcl.engine.distributed import World, default_threads
 from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.report.runs import read_run
 from dietcl.report.tables import comparison_table

@@ -82,7 +82,7 @@ class Where:
 def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
     config, where = _parse_quietly(arguments) if places()[0] else parse_run(arguments)
-    from dietcl.engine.world import join, leave
+    from dietcl.engine.distributed import join, leave
     from dietcl.verbs.runs import carry_out, show
 
     world = join(where.device)

@@ -9,8 +9,8 @@ from dietcl.streams.mix import Mix
 if TYPE_CHECKING:
     import torch
 
-    from dietcl.engine.net import Net
     from dietcl.methods.pieces.importance import Pair
+    from dietcl.models.net import Net
     from dietcl.streams.batch import Batch
     from dietcl.streams.stream import TimeStep
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from dietcl.engine.net import Net
+    from dietcl.models.net import Net
 
 
 class Teacher:

@@ -10,12 +10,12 @@ import torch
 from dietcl.budget.allotment import Allotment
 from dietcl.budget.ledger import Overdraft
 from dietcl.engine.curve import Curve
+from dietcl.engine.deferred_charges import Notes, noting, settle
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.learner import Learner
-from dietcl.engine.notes import Notes, noting, settle
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
-from dietcl.engine.position import StepPosition
-from dietcl.engine.snapshot import ADVICE, require_finite
+from dietcl.engine.resume_position import StepPosition
+from dietcl.engine.state import ADVICE, require_finite
 from dietcl.errors import NotFinite
 from dietcl.methods.base import Phase, Sweep
 from dietcl.streams.augment import make_batch, plain_part

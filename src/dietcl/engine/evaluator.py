@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
-from dietcl.engine.net import Net
-from dietcl.engine.notes import noting, settle
-from dietcl.engine.world import World
+from dietcl.engine.deferred_charges import noting, settle
+from dietcl.engine.distributed import World
 from dietcl.methods.base import Method
+from dietcl.models.net import Net
 from dietcl.rng import numpy_generator
 from dietcl.streams.augment import normalize
 from dietcl.streams.loader import Loader

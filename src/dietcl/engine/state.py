@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dietcl.engine.checkpoint import Checkpoints, Saved
+from dietcl.engine.checkpoint_files import Checkpoints, Saved
 from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer
-from dietcl.engine.position import Position
+from dietcl.engine.resume_position import Position
 from dietcl.errors import NotFinite, UserError, reason
 
 ADVICE = "lower --lr or --head-lr; the last checkpoint is kept"
