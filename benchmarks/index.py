@@ -71,9 +71,9 @@ def measure(what: str, path: str) -> None:
     """Build or open the stream, and print what it took as JSON."""
     started = time.perf_counter()
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.kept import open_stream
     from dietcl.streams.manifest import read_facts
     from dietcl.streams.recipes import Recipe
+    from dietcl.streams.stream_cache import open_stream
 
     facts = read_facts(Path(path))
     recipe = Recipe(recipe="time", time_steps=facts.time_steps, label_rate=facts.label_rate)
@@ -89,7 +89,7 @@ def _draws(stream) -> dict[str, float]:  # type: ignore[no-untyped-def]
     """Return the milliseconds of a mixed draw, and of torch's own shuffle of 1,000."""
     from torch.utils.data import BatchSampler, RandomSampler
 
-    from dietcl.streams.mix import Mix
+    from dietcl.streams.options import Mix
     from dietcl.streams.sampler import pools_of, sample
 
     mix = Mix(labeled=1 / 3, unlabeled=1 / 3, memory=1 / 3)

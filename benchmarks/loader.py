@@ -17,7 +17,7 @@ from dietcl.streams.augment import crop_and_flip
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.index import open_manifest
 from dietcl.streams.loader import Loader
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.packer import pack
 from dietcl.streams.packing import Packing
 from dietcl.streams.recipes import Recipe

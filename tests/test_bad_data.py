@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dietcl.streams.checking import find_problems
 from dietcl.streams.decode import Unreadable, decode
-from dietcl.streams.gallery import Gallery
+from dietcl.streams.filesystem import Place
+from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.folder import Folder
 from dietcl.streams.sources.readers import Prepared, Reader, prepare
+from dietcl.streams.verify import find_problems
 
 RED, GREEN, BLUE, WHITE = (200, 30, 20), (10, 180, 40), (20, 40, 220), (255, 255, 255)
 COLORS = (RED, GREEN, BLUE, WHITE)  # top left, top right, bottom left, bottom right

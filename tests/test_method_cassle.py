@@ -13,7 +13,7 @@ from dietcl.errors import UserError
 from dietcl.methods.base import Method, Term
 from dietcl.methods.cassle import CaSSLe
 from dietcl.methods.pieces.barlow import barlow_twins
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from fixed import compare, fixed_batch, fixed_learner, nudge
 from plain import (

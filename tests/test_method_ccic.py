@@ -14,7 +14,7 @@ from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.ccic import CCIC
 from dietcl.methods.pieces.neighbors import vote
 from dietcl.streams.augment import normalize
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from fixed import CLASSES, compare, fixed_batch, fixed_learner, losses_of, part
 from plain import (

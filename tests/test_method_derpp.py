@@ -13,7 +13,7 @@ from dietcl.methods.base import Phase, Reserve, Sweep
 from dietcl.methods.derpp import DERpp
 from dietcl.methods.pieces.store import Store
 from dietcl.streams.augment import normalize
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from fixed import compare, fixed_batch, fixed_learner, part
 from plain import plain_cross_entropy, plain_logits
 from tiny import tiny_config, tiny_learner

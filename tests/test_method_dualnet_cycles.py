@@ -11,7 +11,7 @@ from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase, Reserve, Sweep
 from dietcl.methods.dualnet import DualNet
 from dietcl.methods.pieces.fast_branch import forward_flops
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from fixed import fixed_batch, fixed_learner, losses_of, nudge
 from tiny import tiny_config, tiny_learner

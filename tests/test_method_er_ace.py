@@ -6,7 +6,7 @@ import torch
 from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase
 from dietcl.methods.er import ER
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from fixed import compare, fixed_batch, fixed_learner, part
 from plain import plain_cross_entropy, plain_encoder, plain_logits
 from tiny import tiny_config, tiny_learner

@@ -10,7 +10,7 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.base import Phase
 from dietcl.methods.fixmatch import FixMatch
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from fixed import CURRENT, compare, fixed_batch, fixed_learner
 from plain import plain_cross_entropy, plain_logits

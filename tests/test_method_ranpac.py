@@ -11,7 +11,7 @@ from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.pieces.ridge import WIDE_PENALTIES, fit_flops
 from dietcl.methods.ranpac import RanPAC
 from dietcl.streams.augment import normalize
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from fixed import compare, fixed_batch, fixed_learner, part
 from plain import plain_cross_entropy, plain_encoder, plain_logits
 from tiny import tiny_config, tiny_learner

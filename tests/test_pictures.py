@@ -16,7 +16,7 @@ from dietcl.streams.augment import crop_and_flip, make_batch, normalize, plain_p
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.index import open_manifest
 from dietcl.streams.loader import Loader
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.pictures import Pictures, crop_boxes
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import Draw, pools_of, sample

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place, is_remote, reason
+from dietcl.streams.filesystem import Place, is_remote, reason
 
 FILES: dict[str, bytes] = {
     "a/1.png": b"0123456789",

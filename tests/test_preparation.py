@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import MOST_BYTES, Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts
-from dietcl.streams.place import MOST_BYTES, Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.table import Table
 from prepared import quarantine, rows

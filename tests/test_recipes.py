@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.errors import UserError
-from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe
 

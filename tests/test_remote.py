@@ -17,9 +17,9 @@ from moto.server import ThreadedMotoServer
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources.folder import Folder
 from dietcl.streams.sources.huggingface import HuggingFace
 from dietcl.streams.sources.readers import Reader, prepare

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources import arrays
 from dietcl.streams.sources.arrays import Arrays
 from dietcl.streams.sources.holdout import holdout

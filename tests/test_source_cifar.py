@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources.cifar import Cifar
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.storage import Storage

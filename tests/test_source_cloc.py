@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams import preparation
+from dietcl.streams import manifest_builder
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import cloc, plain_list
 from dietcl.streams.sources.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
@@ -52,7 +52,7 @@ def release(tmp_path: Path) -> Path:
     return folder
 
 
-def prepared(folder: Path, verify: preparation.Verify = "decode", **options: str) -> Prepared:
+def prepared(folder: Path, verify: manifest_builder.Verify = "decode", **options: str) -> Prepared:
     return prepare(Cloc(**options), str(folder), folder.parent / "out", verify)
 
 
@@ -122,10 +122,10 @@ def test_files_of_old_torch_are_read(release: Path, protocol: int) -> None:
 def test_the_lists_go_over_in_slices(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = open_manifest(prepared(release).manifest).hash
     sizes = []
-    refer = preparation.Preparation.refer
+    refer = manifest_builder.Preparation.refer
     monkeypatch.setattr(cloc, "BATCH", 16)
     monkeypatch.setattr(
-        preparation.Preparation,
+        manifest_builder.Preparation,
         "refer",
         lambda self, file, **more: (sizes.append(len(file)), refer(self, file, **more)),
     )
@@ -226,7 +226,7 @@ def test_code_behind_a_long_list_is_refused_before_anything_is_handed_over(
 ) -> None:
     monkeypatch.setattr(cloc, "BATCH", 16)
     monkeypatch.setattr(plain_list, "CHUNK", 256)
-    monkeypatch.setattr(preparation.Preparation, "refer", lambda *_, **__: pytest.fail("rows were handed over"))
+    monkeypatch.setattr(manifest_builder.Preparation, "refer", lambda *_, **__: pytest.fail("rows were handed over"))
     trap = release.parent / "trap"
     values = [f"{place}\n" for place in PLACES] * 50
     torch.save([*values, Malice(trap)], release / LOCATIONS, _use_new_zipfile_serialization=as_zip)

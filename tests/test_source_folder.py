@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources.folder import Folder
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.readers import Prepared, locate, prepare, recognize

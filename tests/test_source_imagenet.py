@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
 from dietcl.streams.sources.readers import Reader, prepare
 from prepared import quarantine

@@ -17,9 +17,9 @@ from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams import manifest
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts, write_manifest
-from dietcl.streams.place import Place
 from dietcl.streams.sources import delimited
 from dietcl.streams.sources import lines as text_lines
 from dietcl.streams.sources.delimited import csv_batches

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.place import Place
 from dietcl.streams.sources import tar
 from dietcl.streams.sources.holdout import holdout
 from dietcl.streams.sources.readers import prepare

@@ -7,8 +7,8 @@ import fsspec
 import numpy as np
 from PIL import Image
 
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
-from dietcl.streams.place import Place
 from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.readers import prepare
 from dietcl.streams.sources.tiny_imagenet import TinyImageNet

@@ -18,7 +18,7 @@ from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.methods.dietcl import DietCL
-from dietcl.streams.deal import NOWHERE, TEST, TRAIN, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, deal
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import write_manifest

@@ -22,12 +22,12 @@ from dietcl.engine.option_search import Silent
 from dietcl.errors import UserError
 from dietcl.streams import loader as loader_module
 from dietcl.streams import storage as storage_module
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.loader import Loader, stand_ins
 from dietcl.streams.manifest import Facts, write_manifest
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.pictures import Pictures
-from dietcl.streams.place import Place
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import GRAY, Storage
 from dietcl.streams.stream import Stream, build_stream

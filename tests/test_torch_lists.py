@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 from dietcl.streams.sources import plain_list, torch_lists
 from dietcl.streams.sources.plain_list import NotPlain, again, values
 from dietcl.streams.sources.torch_lists import open_list

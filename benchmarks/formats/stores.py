@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
 from benchmarks.formats.race import AT_ONCE, Format, Race, Reader, optional
-from dietcl.streams.gallery import Gallery
+from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Facts, Writer
 from dietcl.streams.shards import ShardWriter, member_name

@@ -34,7 +34,7 @@ from dietcl.run_folder import (
     sweep_up,
 )
 from dietcl.signals import Saving, Timer, listening
-from dietcl.streams import kept
+from dietcl.streams import stream_cache
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.recipes import BAD_SHARE
 from dietcl.streams.stream import Stream, remarks
@@ -66,7 +66,7 @@ def open_stream(config: RunConfig, progress: Progress | None = None) -> tuple[St
         report = progress and (lambda done, total: progress(0, done / total))
         manifest = config.source.prepare(default_cache(), report)
     index = open_manifest(manifest)
-    stream = kept.open_stream(config.stream, index, config.recipe, config.seed)
+    stream = stream_cache.open_stream(config.stream, index, config.recipe, config.seed)
     first = config.first_time_steps
     if first is not None and first > len(stream.steps):
         raise UserError(f"--first-time-steps {first}: the stream has only {len(stream.steps)}")

@@ -21,7 +21,7 @@ from dietcl.methods.base import Phase, Sweep
 from dietcl.streams.augment import make_batch, plain_part
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.loader import Loaded
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.sampler import Draw, pools_of, sample, walk
 from dietcl.streams.stream import TimeStep
 

@@ -28,13 +28,13 @@ from dietcl.streams.augment import crop_and_flip, normalize
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
 from dietcl.streams.index import Index
-from dietcl.streams.kept import open_stream
 from dietcl.streams.loader import Loader
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 from dietcl.streams.recipes import BAD_SHARE, Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream
+from dietcl.streams.stream_cache import open_stream
 
 LOG_EVERY = 20
 PICTURES = 8

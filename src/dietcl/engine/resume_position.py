@@ -5,7 +5,7 @@ from typing import Any
 
 from dietcl.budget.allotment import Terms
 from dietcl.methods.base import Phase, Reserve, Stretch, Sweep
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dietcl.streams.mix import Mix, PoolName
+from dietcl.streams.options import Mix, PoolName
 
 if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
     import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
 from dietcl.rng import numpy_generator
-from dietcl.streams.mix import Mix, PoolName
+from dietcl.streams.options import Mix, PoolName
 
 if TYPE_CHECKING:
     from torch import Tensor

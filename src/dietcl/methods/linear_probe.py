@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Method, Phase, Stretch, Term
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 
 if TYPE_CHECKING:
     import torch

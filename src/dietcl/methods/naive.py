@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dietcl.methods.base import Method, Phase, Stretch, Term
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 
 if TYPE_CHECKING:
     from dietcl.models.net import Net

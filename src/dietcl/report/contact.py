@@ -14,7 +14,7 @@ from dietcl.report import arrivals
 from dietcl.report.arrivals import Arrivals, shorten, training_rows
 from dietcl.report.style import MATPLOTLIB, PALETTE, QUIET, WRONG
 from dietcl.streams.decode import Pixels, Unreadable
-from dietcl.streams.gallery import Gallery
+from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import Index
 from dietcl.streams.stream import Stream, TimeStep
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dietcl.streams.mix import PoolName
+from dietcl.streams.options import PoolName
 
 # Makes further random views of a part's images: a name that tells views apart, and whether to distort strongly.
 ViewMaker = Callable[[str, bool], torch.Tensor]

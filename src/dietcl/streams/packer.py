@@ -18,10 +18,10 @@ from PIL import Image
 from dietcl.errors import UserError, reason
 from dietcl.files import IMAGES, MANIFEST, make_folder, write_json
 from dietcl.streams.decode import Pixels
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Writer, batches, read_facts
 from dietcl.streams.packing import Packing
-from dietcl.streams.place import Place
 from dietcl.streams.quarantine import QUARANTINE, Quarantine
 from dietcl.streams.shards import ShardWriter, member_name
 from dietcl.streams.storage import Storage, resize, spread

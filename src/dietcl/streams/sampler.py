@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.rng import numpy_generator
-from dietcl.streams.mix import Mix, PoolName
+from dietcl.streams.options import Mix, PoolName
 from dietcl.streams.stream import Labels, Rows, Stream, TimeStep
 
 

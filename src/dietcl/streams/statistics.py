@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.errors import UserError
-from dietcl.streams.deal import TRAIN
+from dietcl.streams.assign_steps import TRAIN
 from dietcl.streams.index import Index
 from dietcl.streams.stream import Stream
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from dietcl.errors import UserError, reason
 from dietcl.process_pool import cores
 from dietcl.streams.decode import Pixels, Unreadable, decode
-from dietcl.streams.gallery import Gallery
+from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import Index
 from dietcl.streams.recipes import BAD_SHARE
 

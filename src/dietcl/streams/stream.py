@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.rng import numpy_generator
-from dietcl.streams.deal import NOWHERE, TEST, TRAIN, Dealt, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, Dealt, deal
 from dietcl.streams.index import Index
 from dietcl.streams.recipes import Recipe
 

@@ -6,9 +6,9 @@ from concurrent.futures import Executor
 import pyarrow as pa
 
 from dietcl.errors import reason
+from dietcl.streams.column_coercion import Faults
 from dietcl.streams.decode import Unreadable, decode
-from dietcl.streams.place import Place
-from dietcl.streams.values import Faults
+from dietcl.streams.filesystem import Place
 
 _AT_ONCE = 1024  # images that are decoded between two words on progress
 _FAR_AT_ONCE = 128  # images that are fetched at the same time

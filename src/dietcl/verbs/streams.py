@@ -66,8 +66,8 @@ def _list(as_json: bool) -> int:
 
 def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.kept import open_stream
     from dietcl.streams.stream import remarks
+    from dietcl.streams.stream_cache import open_stream
 
     stream = open_stream(name, open_manifest(manifest), recipe, show.seed)
     rows = [

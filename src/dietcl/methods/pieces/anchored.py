@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dietcl.methods.base import Method, Phase, Reserve, Stretch, Sweep, Term
-from dietcl.streams.mix import Mix
+from dietcl.streams.options import Mix
 
 if TYPE_CHECKING:
     import torch

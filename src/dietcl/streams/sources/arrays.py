@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.folder import SPLITS
 from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.numpy_array import Array, open_arrays, plain, squares

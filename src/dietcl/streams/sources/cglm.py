@@ -6,8 +6,8 @@ from itertools import islice
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.located import find_images, inside
 
 TABLES = {"train.txt": "train", "test.txt": "test"}

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.records import Records, at_once
 
 SIDE = 32

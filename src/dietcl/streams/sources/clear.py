@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.recipes import MOST_TIME_STEPS
 from dietcl.streams.shards import is_hostile
 

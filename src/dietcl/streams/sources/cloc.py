@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.errors import UserError
+from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest import BATCH
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.located import find_images, inside
 from dietcl.streams.sources.torch_lists import open_list
 

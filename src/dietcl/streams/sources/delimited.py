@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 from dietcl.streams.sources.lines import Quotes, joined, lines
 from dietcl.streams.sources.tabular import Batch, Problem
 

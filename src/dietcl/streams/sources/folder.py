@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import NOT_AN_IMAGE, Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import NOT_AN_IMAGE, Preparation
 from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.holdout import check_share, holdout
 

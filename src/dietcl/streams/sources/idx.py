@@ -9,8 +9,8 @@ from typing import BinaryIO, ClassVar, Literal, cast
 
 from dietcl.errors import UserError
 from dietcl.streams.decode import MOST_PIXELS
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.records import Records, at_once
 
 _NAME = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-images[-.]idx3-ubyte(?:\.gz)?")

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.rng import numpy_generator
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.folder import SUFFIXES
 from dietcl.streams.sources.located import find_images
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 
 _LOOKED_FOR = 100  # images, spread over a table: some of a large set are always missing
 

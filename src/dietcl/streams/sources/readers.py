@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, Protocol
 
 from dietcl.errors import UserError
 from dietcl.files import MANIFEST
+from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest import Facts
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation, Progress, Verify
+from dietcl.streams.manifest_builder import Preparation, Progress, Verify
 from dietcl.streams.sources.arrays import Arrays
 from dietcl.streams.sources.cglm import Cglm
 from dietcl.streams.sources.cifar import Cifar

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.folder import SUFFIXES
 from dietcl.streams.sources.members import Problem, members
 

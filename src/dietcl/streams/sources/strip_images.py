@@ -9,7 +9,7 @@ import numpy as np
 
 from dietcl.errors import UserError
 from dietcl.streams.decode import Pixels, Unreadable, decode
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.manifest_builder import Preparation
 
 _META = "meta.json"
 _AT_ONCE = 2**25  # bytes of pixels

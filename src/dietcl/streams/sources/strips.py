@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 from dietcl.streams.sources.pack import Progress, prepare_pack
 
 if TYPE_CHECKING:  # the command line looks at the options here, and should not wait for what reads images
-    from dietcl.streams.preparation import Preparation
+    from dietcl.streams.manifest_builder import Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Strips:
 
     def _unpack(self, folder: Path, progress: Progress | None) -> None:
         from dietcl.streams.manifest import Facts
-        from dietcl.streams.preparation import Preparation
+        from dietcl.streams.manifest_builder import Preparation
 
         def report(done: int, total: int | None) -> None:
             if progress and total:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.shards import is_hostile
 from dietcl.streams.sources.delimited import csv_batches, csv_header
 from dietcl.streams.sources.folder import SPLITS

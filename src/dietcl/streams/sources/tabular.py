@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 
 Batch = tuple[npt.NDArray[np.int64], pa.RecordBatch]  # the number of each row, and the rows
 Problem = Callable[[int, str], None]  # takes the number of a row and what is wrong with it

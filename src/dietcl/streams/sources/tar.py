@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.shards import is_hostile
 from dietcl.streams.sources.folder import SUFFIXES
 from dietcl.streams.sources.holdout import check_share, holdout

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
-from dietcl.streams.place import Place
-from dietcl.streams.preparation import Preparation
+from dietcl.streams.filesystem import Place
+from dietcl.streams.manifest_builder import Preparation
 
 _WNIDS, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.place import Place
+from dietcl.streams.filesystem import Place
 from dietcl.streams.sources.plain_list import Memo, NotPlain, Value, again, values
 
 SAMPLE = 1000  # values, and up to twice as many

@@ -10,7 +10,7 @@ import tyro
 from dietcl.errors import UserError
 
 if TYPE_CHECKING:
-    from dietcl.streams.checking import Problem
+    from dietcl.streams.verify import Problem
 
 DESCRIPTION = """Read and decode every image of a manifest; list those that cannot be, and say what the manifest lacks.
 
@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> int:
 
     from dietcl.process_pool import cores
     from dietcl.rng import numpy_generator
-    from dietcl.streams.checking import find_problems, remarks
     from dietcl.streams.index import open_manifest
+    from dietcl.streams.verify import find_problems, remarks
 
     index = open_manifest(options.manifest)
     rows = np.arange(len(index))

@@ -110,7 +110,7 @@ def _recognized(path: str) -> "type[Reader]":
 @contextlib.contextmanager
 def _reachable(path: str) -> Iterator[None]:
     """Make a sentence of what file systems, near and far, raise when something cannot be reached."""
-    from dietcl.streams.place import is_remote
+    from dietcl.streams.filesystem import is_remote
 
     try:
         yield
@@ -174,10 +174,10 @@ def _title(path: str, is_file: bool) -> str:
 
 def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
     """Return what came of it as plain values."""
-    from dietcl.streams.checking import remarks
     from dietcl.streams.index import open_manifest
     from dietcl.streams.manifest import read_facts
     from dietcl.streams.quarantine import QUARANTINE
+    from dietcl.streams.verify import remarks
 
     index = open_manifest(prepared.manifest)
     return {

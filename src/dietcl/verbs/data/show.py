@@ -65,8 +65,8 @@ def main(arguments: list[str]) -> int:
     from dietcl.config import stream_title
     from dietcl.report.contact import draw_stream
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.kept import open_stream
     from dietcl.streams.stream import remarks
+    from dietcl.streams.stream_cache import open_stream
 
     options: Options = parsed.options
     manifest = parsed.source.prepare(default_cache()) if hasattr(parsed, "source") else Path(name)

@@ -60,9 +60,9 @@ def main(arguments: list[str]) -> int:
 
 def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.index import open_manifest
-    from dietcl.streams.kept import open_stream
     from dietcl.streams.manifest import read_facts
     from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
+    from dietcl.streams.stream_cache import open_stream
 
     made_from = read_facts(manifest).source
     benchmark = show.check if show.check != "auto" else made_from or ""

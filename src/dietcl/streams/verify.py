@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.streams.decode import Unreadable
-from dietcl.streams.gallery import Gallery
+from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import Index
 from dietcl.streams.manifest import SPLITS
 from dietcl.streams.quarantine import kind_of

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST, make_folder, scratch
 from dietcl.process_pool import cores
-from dietcl.streams.copies import Copies
+from dietcl.streams.column_coercion import Faults, Values, default_ids, labels, numbers, texts, times
 from dietcl.streams.cuts import workable
+from dietcl.streams.filesystem import Place
+from dietcl.streams.image_writer import Copies
 from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside
-from dietcl.streams.place import Place
 from dietcl.streams.quarantine import QUARANTINE, Quarantine
 from dietcl.streams.text import fingerprints
-from dietcl.streams.values import Faults, Values, default_ids, labels, numbers, texts, times
 from dietcl.streams.verifier import Verifier
 
 Verify = Literal["decode", "none"]

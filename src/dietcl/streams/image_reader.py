@@ -4,8 +4,8 @@ import numpy as np
 
 from dietcl.errors import UserError, reason
 from dietcl.streams.decode import Pixels, Unreadable, decode
+from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index
-from dietcl.streams.place import Place
 
 
 class Gallery:
