@@ -22,8 +22,8 @@ from dietcl.streams.packer import pack
 from dietcl.streams.packing import Packing
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import pools_of, sample
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import build_stream
 

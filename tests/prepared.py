@@ -10,7 +10,7 @@ import pytest
 
 from dietcl.cli import main
 from dietcl.streams.quarantine import QUARANTINE
-from dietcl.streams.sources.readers import Prepared
+from dietcl.streams.sources.registry import Prepared
 
 
 def quarantine(out: Path) -> list[list[str]]:

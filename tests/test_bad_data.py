@@ -22,8 +22,8 @@ from dietcl.streams.image_reader import Gallery
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.readers import Prepared, Reader, prepare
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.registry import Prepared, Reader, prepare
 from dietcl.streams.verify import find_problems
 
 RED, GREEN, BLUE, WHITE = (200, 30, 20), (10, 180, 40), (20, 40, 220), (255, 255, 255)

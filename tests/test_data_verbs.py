@@ -16,8 +16,8 @@ from PIL import Image
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts, write_manifest
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources import readers
-from dietcl.streams.sources.folder import Folder
+from dietcl.streams.sources import registry
+from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.stream import build_stream
 from dietcl.verbs.data import VERBS, flags, take_first
 from dietcl.verbs.options import default_recipe, manifest_facts
@@ -87,13 +87,13 @@ def test_help_is_quick() -> None:
 
 def test_help_names_the_kinds_and_then_their_options(capsys: Any, tmp_path: Path) -> None:
     result = dietcl(capsys, "data", "prepare", "--help")
-    assert all(f"  {name} " in result.out for name in readers.READERS)
+    assert all(f"  {name} " in result.out for name in registry.READERS)
     assert "--test-share" not in result.out.split("options")[-1]
     assert "--test-share" in dietcl(capsys, "data", "prepare", "--kind", "folder", "--help").out
     assert "--test-share" in dietcl(capsys, "data", "prepare", photos(tmp_path / "in"), "--help").out
 
 
-@pytest.mark.parametrize("kind", readers.READERS)
+@pytest.mark.parametrize("kind", registry.READERS)
 def test_every_kind_explains_itself(capsys: Any, kind: str) -> None:
     result = dietcl(capsys, "data", "prepare", "--kind", kind, "--help")
     assert result.code == 0, result.said
@@ -279,7 +279,7 @@ def test_a_reader_may_demand_options(capsys: Any, monkeypatch: pytest.MonkeyPatc
         name = "demanding"  # type: ignore[misc]
         wanted: str
 
-    monkeypatch.setattr(readers, "READERS", {"demanding": Demanding, "folder": Folder})
+    monkeypatch.setattr(registry, "READERS", {"demanding": Demanding, "folder": Folder})
     photos(Path("in"))
     result = dietcl(capsys, "data", "prepare", "in", "--kind", "demanding")
     assert result.code == 2
@@ -301,7 +301,7 @@ def test_where_the_path_stands_among_the_options() -> None:
 
 
 def test_flags_are_known_from_the_options_of_every_kind() -> None:
-    kinds = readers.READERS.values()
+    kinds = registry.READERS.values()
     found = flags(*kinds)
     assert found >= {"-h", "--help", "--coarse", "--no-coarse", "--transpose", "--no-transpose"}
     # An option that takes a value in one kind must be no flag in another, as the kind is not known yet.

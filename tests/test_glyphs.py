@@ -15,8 +15,8 @@ from dietcl.files import default_cache
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import SCHEMA
 from dietcl.streams.sources import SOURCES, Glyphs, GlyphsDrift, GlyphsUpstream
-from dietcl.streams.sources.characters import AKIN, CLASS_FACES, Characters, characters, choose
-from dietcl.streams.sources.fonts import coverage, faces, probe
+from dietcl.streams.sources.builtin.glyphs.characters import AKIN, CLASS_FACES, Characters, characters, choose
+from dietcl.streams.sources.builtin.glyphs.fonts import coverage, faces, probe
 
 SMALL = {"classes": 6, "per_class": 5, "test_per_class": 2, "size": 16}
 

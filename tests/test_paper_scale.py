@@ -27,10 +27,10 @@ from dietcl.methods.base import Phase
 from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network, build_network
 from dietcl.run import open_stream
-from dietcl.streams.sources.cglm import Cglm
-from dietcl.streams.sources.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
-from dietcl.streams.sources.imagenet import ImageNet10k, imagenet1k
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.datasets.cglm import Cglm
+from dietcl.streams.sources.datasets.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
+from dietcl.streams.sources.datasets.imagenet import ImageNet10k, imagenet1k
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.stream import TimeStep
 from photos import photo
 from tiny import tiny_learner

@@ -11,8 +11,8 @@ from dietcl.streams.filesystem import MOST_BYTES, Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.readers import prepare
-from dietcl.streams.sources.table import Table
+from dietcl.streams.sources.readers.table import Table
+from dietcl.streams.sources.registry import prepare
 from prepared import quarantine, rows
 
 

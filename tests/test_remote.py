@@ -20,11 +20,11 @@ from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.huggingface import HuggingFace
-from dietcl.streams.sources.readers import Reader, prepare
-from dietcl.streams.sources.table import Table
-from dietcl.streams.sources.tar import Tar
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.readers.huggingface import HuggingFace
+from dietcl.streams.sources.readers.table import Table
+from dietcl.streams.sources.readers.tar import Tar
+from dietcl.streams.sources.registry import Reader, prepare
 from dietcl.streams.storage import Storage
 from prepared import rows
 from processes import together

@@ -19,7 +19,7 @@ from dietcl.experiments.suites import ER_AT_RATES, SUITES, Point
 from dietcl.files import locked
 from dietcl.process_pool import attempt
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.glyphs import Glyphs
+from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.verbs import reproduce
 from ruled import RuledStudy
 

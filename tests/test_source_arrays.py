@@ -11,12 +11,12 @@ import pytest
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import holdout
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources import arrays
-from dietcl.streams.sources.arrays import Arrays
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.readers import npz
+from dietcl.streams.sources.readers.npz import Arrays
+from dietcl.streams.sources.registry import prepare
 from prepared import quarantine
 
 GRAY = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
@@ -104,7 +104,7 @@ def test_many_blocks_make_the_same_manifest_as_one(tmp_path, monkeypatch):
     for folder in ("one", "many"):
         (tmp_path / folder).mkdir()
     one, images = made(tmp_path / "one", Arrays(), x=COLOR, y=LABELS)
-    monkeypatch.setattr(arrays, "at_once", lambda size: 2)
+    monkeypatch.setattr(npz, "at_once", lambda size: 2)
     many, same = made(tmp_path / "many", Arrays(), x=COLOR, y=LABELS)
     assert one.hash == many.hash
     assert (images == same).all()

@@ -11,8 +11,8 @@ from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.cglm import Cglm
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.datasets.cglm import Cglm
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.statistics import statistics
 from dietcl.streams.stream import build_stream
 from prepared import quarantine

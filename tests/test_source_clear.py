@@ -12,8 +12,8 @@ from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.clear import Clear
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.datasets.clear import Clear
+from dietcl.streams.sources.registry import prepare
 from prepared import quarantine
 
 CLASSES = ["BACKGROUND", "baseball"]

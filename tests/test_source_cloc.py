@@ -19,9 +19,10 @@ from dietcl.streams.filesystem import Place
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources import cloc, plain_list
-from dietcl.streams.sources.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
-from dietcl.streams.sources.readers import Prepared, prepare
+from dietcl.streams.sources import plain_list
+from dietcl.streams.sources.datasets import cloc
+from dietcl.streams.sources.datasets.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
+from dietcl.streams.sources.registry import Prepared, prepare
 from dietcl.streams.stream import build_stream
 
 STEPS, PER_STEP = 20, 3

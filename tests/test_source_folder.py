@@ -10,10 +10,10 @@ from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import holdout
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import Prepared, locate, prepare, recognize
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.registry import Prepared, locate, prepare, recognize
 
 
 def fill(root: Path, *names: str) -> Path:

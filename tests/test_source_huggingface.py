@@ -13,11 +13,11 @@ from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import holdout
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.huggingface import HuggingFace
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.readers.huggingface import HuggingFace
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
 from prepared import quarantine, rows
 

@@ -13,8 +13,8 @@ from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
-from dietcl.streams.sources.readers import Reader, prepare
+from dietcl.streams.sources.datasets.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
+from dietcl.streams.sources.registry import Reader, prepare
 from prepared import quarantine
 
 IN_1K = ["n01440764", "n15075141"]  # the first and the last class of ImageNet-1k

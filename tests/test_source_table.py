@@ -18,14 +18,14 @@ from PIL import Image
 from dietcl.errors import UserError
 from dietcl.streams import manifest
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import holdout
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts, write_manifest
-from dietcl.streams.sources import delimited
 from dietcl.streams.sources import lines as text_lines
-from dietcl.streams.sources.delimited import csv_batches
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import prepare
-from dietcl.streams.sources.table import Table
+from dietcl.streams.sources.parsing import table_rows
+from dietcl.streams.sources.parsing.table_rows import csv_batches
+from dietcl.streams.sources.readers.table import Table
+from dietcl.streams.sources.registry import prepare
 from prepared import quarantine, rows
 
 UNMATCHED = "the row has quotes that do not match, or a line break inside them"
@@ -224,7 +224,7 @@ def test_the_rest_of_a_row_with_a_line_break_is_no_row(tmp_path: Path) -> None:
 def test_lines_that_a_parser_gets_wrong_take_no_others_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = delimited.pa_csv.read_csv
+    whole = table_rows.pa_csv.read_csv
 
     def read_csv(data: Any, *options: Any) -> Any:
         text = data.read()
@@ -232,7 +232,7 @@ def test_lines_that_a_parser_gets_wrong_take_no_others_with_them(
             raise pa.ArrowInvalid("no")
         return whole(io.BytesIO(text.replace(b"c/9.jpg,x\n", b"")), *options)
 
-    monkeypatch.setattr(delimited.pa_csv, "read_csv", read_csv)
+    monkeypatch.setattr(table_rows.pa_csv, "read_csv", read_csv)
     text = "path,label\n" + "".join(f"c/{i}.jpg,x\n" for i in range(20))
     prepared = prepare(Table(), write(tmp_path, text), tmp_path / "out", verify="none")
     assert prepared.kept == 18

@@ -16,13 +16,13 @@ from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import holdout
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources import tar
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.readers import tar
+from dietcl.streams.sources.readers.tar import Tar
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.sources.samples import samples
-from dietcl.streams.sources.tar import Tar
 from dietcl.streams.storage import Storage
 from prepared import quarantine, rows
 

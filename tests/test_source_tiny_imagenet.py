@@ -10,8 +10,8 @@ from PIL import Image
 from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.quarantine import QUARANTINE
-from dietcl.streams.sources.readers import prepare
-from dietcl.streams.sources.tiny_imagenet import TinyImageNet
+from dietcl.streams.sources.datasets.tiny_imagenet import TinyImageNet
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
 
 

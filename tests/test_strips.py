@@ -17,8 +17,8 @@ from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.quarantine import QUARANTINE
-from dietcl.streams.sources.readers import prepare
-from dietcl.streams.sources.strips import Strips
+from dietcl.streams.sources.readers.webp_zip import Strips
+from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
 from dietcl.verbs.options import parse
 

@@ -25,7 +25,7 @@ from dietcl.models.presets import MODELS
 from dietcl.process_pool import in_processes
 from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.glyphs import Glyphs
+from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import build_stream
 from ruled import RuledStudy
 from tiny import AMPLE, tiny_config, tiny_learner

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
-from dietcl.streams.sources import plain_list, torch_lists
+from dietcl.streams.sources import plain_list
+from dietcl.streams.sources.parsing import torch_list
+from dietcl.streams.sources.parsing.torch_list import open_list
 from dietcl.streams.sources.plain_list import NotPlain, again, values
-from dietcl.streams.sources.torch_lists import open_list
 
 FORMATS = [(as_zip, protocol) for as_zip in (True, False) for protocol in (2, 3, 4, 5)]
 TEXT = st.text(st.characters(), max_size=300)  # surrogates and nothing at all among them
@@ -57,14 +58,14 @@ def packed(path: Path, pickled: bytes, **options: Any) -> Path:
     return path
 
 
-def opened(path: Path) -> torch_lists.TorchList:
+def opened(path: Path) -> torch_list.TorchList:
     return open_list(Place.of(path.parent), path.name)
 
 
 def streamed(path: Path, size: int = 1000) -> list[Any]:
     """Return the values as they come in slices, none of which came from torch."""
     found = opened(path)
-    assert isinstance(found, torch_lists._Streamed)
+    assert isinstance(found, torch_list._Streamed)
     slices = list(found.slices(size))
     assert [len(part) for part in slices[:-1]] == [size] * (len(slices) - 1)
     joined = [value for part in slices for value in part]
@@ -122,7 +123,7 @@ def test_a_list_far_away_is_read(tmp_path: Path) -> None:
         path = saved(tmp_path / "list.torchSave", ["a", 1, "b"], as_zip)
         fsspec.filesystem("memory").pipe_file("/lists/list.torchSave", path.read_bytes())
         found = open_list(Place.of("memory://lists"), "list.torchSave")
-        assert isinstance(found, torch_lists._Streamed)
+        assert isinstance(found, torch_list._Streamed)
         assert list(found.slices(2)) == [["a", 1], ["b"]]
 
 
@@ -133,7 +134,7 @@ def test_a_list_far_away_is_read(tmp_path: Path) -> None:
 def test_what_is_not_plain_is_loaded_by_torch(tmp_path: Path, found: Any, expected: Any) -> None:
     for as_zip in (True, False):
         loaded = opened(saved(tmp_path / "list.torchSave", found, as_zip))
-        assert isinstance(loaded, torch_lists._Whole)
+        assert isinstance(loaded, torch_list._Whole)
         assert [value for part in loaded.slices(2) for value in part] == list(expected)
         assert list(loaded.sample) == list(expected)
 
@@ -142,7 +143,7 @@ def test_a_list_that_holds_itself_is_loaded_by_torch(tmp_path: Path) -> None:
     found: list[Any] = ["a"]
     found.append(found)
     loaded = opened(saved(tmp_path / "list.torchSave", found))
-    assert isinstance(loaded, torch_lists._Whole)
+    assert isinstance(loaded, torch_list._Whole)
     assert loaded.count == 2
 
 
@@ -151,7 +152,7 @@ def test_the_sample_is_from_all_over_the_list(tmp_path: Path) -> None:
     with chunks(5000):
         sample = list(opened(path).sample)
     assert sample == list(range(0, 100_000, sample[1]))
-    assert torch_lists.SAMPLE <= len(sample) <= 2 * torch_lists.SAMPLE
+    assert torch_list.SAMPLE <= len(sample) <= 2 * torch_list.SAMPLE
 
 
 def test_the_list_is_never_held_as_a_whole(tmp_path: Path) -> None:
@@ -193,8 +194,8 @@ def test_code_never_runs_however_late_it_comes(tmp_path: Path, as_zip: bool, pro
 def test_what_is_not_plain_after_very_many_values_is_not_even_given_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_lists, "_MIXED", 1000)
-    monkeypatch.setattr(torch_lists, "_load", lambda place, file: pytest.fail("torch was asked"))
+    monkeypatch.setattr(torch_list, "_MIXED", 1000)
+    monkeypatch.setattr(torch_list, "_load", lambda place, file: pytest.fail("torch was asked"))
     path = saved(tmp_path / "list.torchSave", [*map(str, range(3000)), {}])
     with (
         chunks(1000),
@@ -319,6 +320,6 @@ def test_bytes_that_were_hit_break_nothing(expected: list[Any], protocol: int, d
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200))
 def test_the_start_of_an_old_file_is_found_or_not(head: bytes) -> None:
-    for start in (head, pickle.dumps(torch_lists._MAGIC, 2) + head):
+    for start in (head, pickle.dumps(torch_list._MAGIC, 2) + head):
         with suppress(NotPlain):
-            assert torch_lists._start(start) <= len(start)
+            assert torch_list._start(start) <= len(start)

@@ -21,8 +21,8 @@ from benchmarks.photos import write_photos
 from dietcl.streams.index import open_manifest
 from dietcl.streams.packer import pack
 from dietcl.streams.packing import Packing
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.readers import prepare
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.registry import prepare
 
 
 def run(quick: bool) -> list[Figure]:

@@ -27,7 +27,7 @@ from dietcl.process_pool import in_processes
 from dietcl.run import open_stream
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.glyphs import Glyphs
+from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import TimeStep
 from dietcl.verbs.options import parse
 from dietcl.verbs.settings import method_defaults

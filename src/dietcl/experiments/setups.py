@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from dietcl.config import PRESETS
 from dietcl.errors import UserError
 from dietcl.files import default_cache, digest, write_bytes
+from dietcl.streams.holdout import holdout
 from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.arrays import Arrays
-from dietcl.streams.sources.glyphs import Glyphs
-from dietcl.streams.sources.holdout import holdout
-from dietcl.streams.sources.pack import prepare_pack
-from dietcl.streams.sources.strips import Strips
+from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
+from dietcl.streams.sources.builtin.source_cache import prepare_pack
+from dietcl.streams.sources.readers.npz import Arrays
+from dietcl.streams.sources.readers.webp_zip import Strips
 
 Progress = Callable[[int, int | None], None]
 AT = "@"
@@ -123,7 +123,7 @@ def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, 
     facts = {"pack": digest(pack), "reader": repr(setup.reader)}
 
     def fill(folder: Path) -> None:
-        from dietcl.streams.sources.readers import prepare
+        from dietcl.streams.sources.registry import prepare
 
         prepare(reader, str(pack), folder, progress=progress)
 

@@ -124,7 +124,7 @@ def _precision() -> str:
 
 
 def _fonts() -> str:
-    from dietcl.streams.sources.fonts import faces
+    from dietcl.streams.sources.builtin.glyphs.fonts import faces
 
     return f"{len(faces())} font faces for the built-in streams"
 

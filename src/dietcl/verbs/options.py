@@ -12,7 +12,7 @@ from dietcl.errors import UserError
 from dietcl.files import MANIFEST
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
-from dietcl.streams.sources.strips import Strips
+from dietcl.streams.sources.readers.webp_zip import Strips
 
 Options = TypeVar("Options")
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dietcl.streams.sources.folder import SPLITS
+from dietcl.streams.sources.readers.folder import SPLITS
 from dietcl.streams.whole import whole_numbers
 
 METADATA = b"huggingface"

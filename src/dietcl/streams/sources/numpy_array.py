@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dietcl.errors import UserError, reason
 from dietcl.streams.decode import MOST_PIXELS
 from dietcl.streams.filesystem import Place
-from dietcl.streams.sources.records import Records
+from dietcl.streams.sources.parsing.records import Records
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from dietcl.errors import UserError, reason
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.folder import SUFFIXES
 from dietcl.streams.sources.members import Problem, members
+from dietcl.streams.sources.readers.folder import SUFFIXES
 
 _PICKLES = frozenset([".pyd", ".pkl", ".pickle", ".pth", ".pt"])
 _PACKED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin

@@ -20,7 +20,7 @@ from dietcl.verbs.options import gather, parse
 
 if TYPE_CHECKING:
     from dietcl.streams.index import Index
-    from dietcl.streams.sources.readers import Prepared, Reader
+    from dietcl.streams.sources.registry import Prepared, Reader
 
 DESCRIPTION = """Turn a folder, a file or an address of images into a manifest; image files stay where they are.
 
@@ -54,7 +54,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Find the kind, parse its options, prepare the data and say what came of it."""
-    from dietcl.streams.sources.readers import READERS
+    from dietcl.streams.sources.registry import READERS
 
     path, rest = take_first(arguments, flags(Options, *READERS.values()))
     kind, rest = _take_kind(rest)
@@ -99,7 +99,7 @@ def _named(kind: str, readers: Any) -> "type[Reader]":
 
 
 def _recognized(path: str) -> "type[Reader]":
-    from dietcl.streams.sources.readers import locate, recognize
+    from dietcl.streams.sources.registry import locate, recognize
 
     if not path:
         raise UserError("data prepare: there is no PATH; give a folder, a file or an address of images first")
@@ -135,7 +135,7 @@ def _prepare(reader: "Reader", path: str, options: Options) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from dietcl.streams.sources.readers import locate, prepare
+    from dietcl.streams.sources.registry import locate, prepare
 
     with _reachable(path):
         place, name = locate(path)

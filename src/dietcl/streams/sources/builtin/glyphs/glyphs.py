@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST
-from dietcl.streams.sources.pack import Progress, prepare_pack
+from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
 from dietcl.streams.sources.variation import DRIFTING, STILL, Drift, Variation
 
 VERSION = 2  # raise it when the code chooses other characters or draws other pixels from the same options
@@ -60,8 +60,8 @@ class _Drawn:
         import numpy as np
 
         from dietcl.streams.manifest import write_manifest
-        from dietcl.streams.sources.characters import characters, choose
-        from dietcl.streams.sources.render import render
+        from dietcl.streams.sources.builtin.glyphs.characters import characters, choose
+        from dietcl.streams.sources.builtin.glyphs.render import render
 
         pool = getattr(characters(cache), self.pool)
         if self.classes > len(pool):

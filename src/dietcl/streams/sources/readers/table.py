@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import check_share, holdout
 from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.shards import is_hostile
-from dietcl.streams.sources.delimited import csv_batches, csv_header
-from dietcl.streams.sources.folder import SPLITS
-from dietcl.streams.sources.holdout import check_share, holdout
+from dietcl.streams.sources.parsing.table_rows import csv_batches, csv_header
+from dietcl.streams.sources.readers.folder import SPLITS
 from dietcl.streams.sources.tabular import (
     Batch,
     Problem,

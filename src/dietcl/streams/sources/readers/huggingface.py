@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import check_share, holdout
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.hub import METADATA, class_names, is_data, is_image, named, split_of
 from dietcl.streams.sources.tabular import Batch, columns_of, has_values, open_parquet, parquet_batches, parquet_schema
 

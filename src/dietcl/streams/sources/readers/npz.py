@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import check_share, holdout
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.folder import SPLITS
-from dietcl.streams.sources.holdout import check_share, holdout
 from dietcl.streams.sources.numpy_array import Array, open_arrays, plain, squares
-from dietcl.streams.sources.records import at_once
+from dietcl.streams.sources.parsing.records import at_once
+from dietcl.streams.sources.readers.folder import SPLITS
 
 Values = npt.NDArray[Any]
 _OPTIONS = ("images", "label", "time", "split")

@@ -10,19 +10,19 @@ from dietcl.files import MANIFEST
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest import Facts
 from dietcl.streams.manifest_builder import Preparation, Progress, Verify
-from dietcl.streams.sources.arrays import Arrays
-from dietcl.streams.sources.cglm import Cglm
-from dietcl.streams.sources.cifar import Cifar
-from dietcl.streams.sources.clear import Clear
-from dietcl.streams.sources.cloc import Cloc
-from dietcl.streams.sources.folder import Folder
-from dietcl.streams.sources.huggingface import HuggingFace
-from dietcl.streams.sources.idx import Idx
-from dietcl.streams.sources.imagenet import ImageNet2k, ImageNet10k
-from dietcl.streams.sources.strips import Strips
-from dietcl.streams.sources.table import Table
-from dietcl.streams.sources.tar import Tar
-from dietcl.streams.sources.tiny_imagenet import TinyImageNet
+from dietcl.streams.sources.datasets.cglm import Cglm
+from dietcl.streams.sources.datasets.cifar import Cifar
+from dietcl.streams.sources.datasets.clear import Clear
+from dietcl.streams.sources.datasets.cloc import Cloc
+from dietcl.streams.sources.datasets.imagenet import ImageNet2k, ImageNet10k
+from dietcl.streams.sources.datasets.tiny_imagenet import TinyImageNet
+from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.readers.huggingface import HuggingFace
+from dietcl.streams.sources.readers.idx import Idx
+from dietcl.streams.sources.readers.npz import Arrays
+from dietcl.streams.sources.readers.table import Table
+from dietcl.streams.sources.readers.tar import Tar
+from dietcl.streams.sources.readers.webp_zip import Strips
 
 
 class Reader(Protocol):

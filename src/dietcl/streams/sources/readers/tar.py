@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import check_share, holdout
 from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.shards import is_hostile
-from dietcl.streams.sources.folder import SUFFIXES
-from dietcl.streams.sources.holdout import check_share, holdout
+from dietcl.streams.sources.readers.folder import SUFFIXES
 from dietcl.streams.sources.samples import COMPRESSED, samples
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")

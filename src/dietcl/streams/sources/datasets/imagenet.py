@@ -13,8 +13,8 @@ from dietcl.errors import UserError
 from dietcl.rng import numpy_generator
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.folder import SUFFIXES
-from dietcl.streams.sources.located import find_images
+from dietcl.streams.sources.parsing.path_lists import find_images
+from dietcl.streams.sources.readers.folder import SUFFIXES
 
 LAYOUTS = (("imagenet21k_train", "imagenet21k_val"), ("train", "val"))
 ORDERS = ("class_incremental_ordering.txt", "ordering_class_incremental.txt")  # written and read under these names

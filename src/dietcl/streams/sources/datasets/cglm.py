@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.located import find_images, inside
+from dietcl.streams.sources.parsing.path_lists import find_images, inside
 
 TABLES = {"train.txt": "train", "test.txt": "test"}
 _AT_ONCE = 100_000

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
 from dietcl.streams.filesystem import Place
+from dietcl.streams.holdout import check_share, holdout
 from dietcl.streams.manifest_builder import NOT_AN_IMAGE, Preparation
 from dietcl.streams.quarantine import QUARANTINE
-from dietcl.streams.sources.holdout import check_share, holdout
 
 SUFFIXES = frozenset([".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"])
 SPLITS = {"train": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}

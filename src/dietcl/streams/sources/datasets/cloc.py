@@ -12,8 +12,8 @@ from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest import BATCH
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.located import find_images, inside
-from dietcl.streams.sources.torch_lists import open_list
+from dietcl.streams.sources.parsing.path_lists import find_images, inside
+from dietcl.streams.sources.parsing.torch_list import open_list
 
 LOCATIONS, LABELS, TIMES = "train_store_loc.torchSave", "train_labels.torchSave", "train_time.torchSave"
 VALIDATION = "yfcc100m_metadata_with_labels_usedDataRatio0.05_t110000_t250_valid_files_2004To2014_compact_val.csv"

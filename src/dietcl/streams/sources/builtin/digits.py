@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST
-from dietcl.streams.sources.pack import Progress, prepare_pack
+from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
 
 VERSION = 1  # raise it when the same options give other pixels
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from dietcl.rng import Part, numpy_generator
-from dietcl.streams.sources.fonts import Mask, coverage, mask
+from dietcl.streams.sources.builtin.glyphs.fonts import Mask, coverage, mask
 from dietcl.streams.sources.variation import Drift, Variation
 
 Images = npt.NDArray[np.uint8]

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.rng import number
-from dietcl.streams.sources.fonts import coverage, faces, probe
-from dietcl.streams.sources.glyphs import VERSION
+from dietcl.streams.sources.builtin.glyphs.fonts import coverage, faces, probe
+from dietcl.streams.sources.builtin.glyphs.glyphs import VERSION
 
 CLASS_FACES = 12  # a character that so many faces show can be a class
 SAME = 0.004  # two characters nearer than this are drawn the same

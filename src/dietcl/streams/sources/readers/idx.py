@@ -11,7 +11,7 @@ from dietcl.errors import UserError
 from dietcl.streams.decode import MOST_PIXELS
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.records import Records, at_once
+from dietcl.streams.sources.parsing.records import Records, at_once
 
 _NAME = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-images[-.]idx3-ubyte(?:\.gz)?")
 _EMNIST = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")

@@ -8,7 +8,7 @@ import numpy as np
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.records import Records, at_once
+from dietcl.streams.sources.parsing.records import Records, at_once
 
 SIDE = 32
 _PIXELS = 3 * SIDE * SIDE

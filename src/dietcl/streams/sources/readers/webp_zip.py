@@ -9,7 +9,7 @@ import tyro
 
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
-from dietcl.streams.sources.pack import Progress, prepare_pack
+from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
 
 if TYPE_CHECKING:  # the command line looks at the options here, and should not wait for what reads images
     from dietcl.streams.manifest_builder import Preparation

@@ -1,0 +1,1 @@
+"""Characters drawn from fonts: a stream that needs no download."""

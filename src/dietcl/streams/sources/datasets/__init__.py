@@ -1,0 +1,1 @@
+"""Published data sets in the layout that they are distributed in."""
