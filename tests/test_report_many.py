@@ -15,8 +15,8 @@ from PIL import Image
 from rich.console import Console
 
 from dietcl.report import Run, comparison_rows, cost_table, paired_rows, read_run, read_runs, write_report
+from dietcl.report.chart_json import page_data
 from dietcl.report.columns import COLUMNS, cell, where_it_went
-from dietcl.report.data import page_data
 from dietcl.report.figures import _accuracy, _budget, name_colors, write_figures
 from dietcl.report.groups import group_runs
 from dietcl.report.panels import swatch

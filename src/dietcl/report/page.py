@@ -12,8 +12,8 @@ from pathlib import Path
 from dietcl import __version__
 from dietcl.files import make_folder
 from dietcl.report import panels
+from dietcl.report.chart_json import page_data
 from dietcl.report.comparison import comparison
-from dietcl.report.data import page_data
 from dietcl.report.figures import Figure, write_figures
 from dietcl.report.groups import Group, entries_of, group_runs
 from dietcl.report.runs import read_runs

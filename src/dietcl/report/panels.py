@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from html import escape
 
-from dietcl.report.data import INTERACTIVE_STEPS
+from dietcl.report.chart_json import INTERACTIVE_STEPS
 from dietcl.report.figures import Figure, name_colors
 from dietcl.report.groups import Entry
 from dietcl.report.runs import Images, Run

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         DESCRIPTION,
     )
     from dietcl.config import stream_title
-    from dietcl.report.contact import draw_stream
+    from dietcl.report.stream_pictures import draw_stream
     from dietcl.streams.index import open_manifest
     from dietcl.streams.stream import remarks
     from dietcl.streams.stream_cache import open_stream
