@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure
+from dietcl.cli.train import parse_run
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.option_search import Silent
@@ -19,7 +20,6 @@ from dietcl.run import open_stream
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.packer import pack
 from dietcl.streams.packing import Packing
-from dietcl.verbs.train import parse_run
 
 EARLY, LATE, QUICK_LATE = 5, 200, 40
 # What learns, and how its images are packed.

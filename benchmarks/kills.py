@@ -77,7 +77,7 @@ def start(config: RunConfig, folder: Path, shot: Shot) -> BaseProcess:
     """Start or continue a run in a new process, which kills itself if it is aimed at a moment."""
     context = multiprocessing.get_context("forkserver")
     # Forked from a process that has imported everything and computed nothing, a run starts in a tenth of a second.
-    context.set_forkserver_preload([__name__, "dietcl.verbs.train"])
+    context.set_forkserver_preload([__name__, "dietcl.cli.train"])
     process = context.Process(target=_carry_out, args=(config, folder, shot))
     with _LOCK:
         process.start()

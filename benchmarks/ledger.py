@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.figure import Figure
+from dietcl.cli.train import parse_run
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.option_search import Silent
@@ -17,7 +18,6 @@ from dietcl.run import open_stream
 from dietcl.streams.augment import make_batch
 from dietcl.streams.batch import Batch
 from dietcl.streams.sampler import pools_of, sample
-from dietcl.verbs.train import parse_run
 
 T = 10
 WARM_UP = 3

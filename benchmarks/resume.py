@@ -18,11 +18,11 @@ from PIL import Image
 
 from benchmarks.figure import Figure
 from benchmarks.kills import HOOKS, MOMENTS, Facts, Shot, differences, facts_of, outcome, start, wait
+from dietcl.cli.train import parse_run
 from dietcl.config import RunConfig
 from dietcl.run_folder import is_finished
 from dietcl.signals import Saving
 from dietcl.streams.manifest import write_manifest
-from dietcl.verbs.train import parse_run
 
 KILLS, QUICK_KILLS = 200, 8
 AT_ONCE = 2  # runs

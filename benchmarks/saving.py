@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure
+from dietcl.cli.train import parse_run
 from dietcl.engine import state
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
 from dietcl.engine.event_log import Journal
@@ -28,7 +29,6 @@ from dietcl.streams.augment import make_batch
 from dietcl.streams.loader import Images
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.sampler import pools_of, sample
-from dietcl.verbs.train import parse_run
 
 METHODS = ("dietcl", "er", "ewc", "ewc --online", "dualnet")  # the last three keep more than the others
 MOST = 2.0  # percent of a run

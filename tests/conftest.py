@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.config import RunConfig
 from dietcl.streams import packer
 from packs import make_source

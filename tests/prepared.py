@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.registry import Prepared
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import dietcl.run
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.config import RunConfig
 from dietcl.engine import phases
 from dietcl.engine.distributed import join, leave
@@ -29,7 +29,7 @@ from tiny import AMPLE, tiny_config
 MICRO_BATCHES = 4
 # Forked from a process that has imported torch and done nothing else, which saves each of them four seconds.
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["dietcl.verbs.runs"])
+_CONTEXT.set_forkserver_preload(["dietcl.cli.run_progress"])
 
 
 def free_port() -> int:

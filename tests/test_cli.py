@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dietcl.cli import main
+from dietcl.cli.main import main
+from dietcl.cli.settings import method_defaults
+from dietcl.cli.train import parse_run
 from dietcl.config import PRESETS
 from dietcl.methods import METHODS, method_class
-from dietcl.verbs.settings import method_defaults
-from dietcl.verbs.train import parse_run
 from runs import small
 
 VERBS = ("demo", "train", "compare", "reproduce", "pretrain", "streams", "methods", "report", "doctor")
@@ -68,7 +68,7 @@ def test_the_list_of_verbs_is_complete():
 def test_help_does_not_load_torch(arguments):
     # What takes long at start is torch; the time itself is a benchmark's business.
     code = (
-        "import sys\nfrom dietcl.cli import main\n"
+        "import sys\nfrom dietcl.cli.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'timm', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
         "print(heavy, file=sys.stderr)\nsys.exit(len(heavy))"

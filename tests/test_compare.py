@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_runs_that_go_on(dietcl, blobs, tmp_path):
     arguments = ["compare", *settings, "--out", str(tmp_path), "--device", "cpu"]
     # Started in the background a process may have been told to ignore Ctrl-C.
     (tmp_path / "script.py").write_text(
-        "import signal\nfrom dietcl.cli import main\n"
+        "import signal\nfrom dietcl.cli.main import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"if __name__ == '__main__':\n    raise SystemExit(main({arguments!r}))"
     )

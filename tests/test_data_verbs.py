@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dietcl.cli.config_options import default_recipe, manifest_facts
+from dietcl.cli.data import VERBS, flags, take_first
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import registry
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.stream import build_stream
-from dietcl.verbs.data import VERBS, flags, take_first
-from dietcl.verbs.options import default_recipe, manifest_facts
 from prepared import dietcl
 
 
@@ -73,7 +73,7 @@ def test_every_verb_explains_itself(capsys: Any, verb: str) -> None:
 
 def test_help_is_quick() -> None:
     code = (
-        "import sys\nfrom dietcl.cli import main\n"
+        "import sys\nfrom dietcl.cli.main import main\n"
         "for arguments in (['data', '--help'], ['data', 'check', '--help'], ['data', 'show', '--help']):\n"
         "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
         "heavy = {'torch', 'numpy', 'matplotlib', 'pyarrow', 'PIL'} & set(sys.modules)\n"
@@ -260,7 +260,7 @@ def test_the_statistics_are_checked_afterwards(capsys: Any, monkeypatch: pytest.
         print("said by stats")
         return 1
 
-    monkeypatch.setitem(sys.modules, "dietcl.verbs.data.stats", SimpleNamespace(main=stats))
+    monkeypatch.setitem(sys.modules, "dietcl.cli.data.stats", SimpleNamespace(main=stats))
     photos(Path("in"))
     result = dietcl(capsys, "data", "prepare", "in", "--check", "--json")
     assert result.code == 1

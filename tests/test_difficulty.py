@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from dietcl.cli.train import parse_run
 from dietcl.experiments.difficulty import RECIPES
 from dietcl.experiments.ridge import ridge_accuracy
-from dietcl.verbs.train import parse_run
 
 
 @pytest.mark.parametrize(("stream", "accuracy"), [("glyphs", 0.179), ("glyphs-drift", 0.371)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.errors import Stopped, UserError
 from dietcl.files import locked
@@ -193,7 +193,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_only_the_updates_since_the_las
 QUOTA = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-from dietcl.cli import main
+from dietcl.cli.main import main
 raise SystemExit(main(sys.argv[1:]))
 """
 

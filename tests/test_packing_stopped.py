@@ -280,7 +280,7 @@ def test_wrong_options_get_a_sentence_and_exit_code_2(
 
 def test_ctrl_c_is_no_traceback(source: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom dietcl.streams import packer\nfrom dietcl.cli import main\n"
+        "import sys, time\nfrom dietcl.streams import packer\nfrom dietcl.cli.main import main\n"
         "packer.SHARD, packer._AT_ONCE = 7, 3\nshard = packer._pack_shard\n"
         "def slow(*arguments):\n    print('at work', flush=True)\n    time.sleep(0.3)\n    shard(*arguments)\n"
         "packer._pack_shard = slow\nsys.exit(main(sys.argv[1:]))"

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.engine import device
 from dietcl.engine.device import cpu_has_bfloat16, pick_precision
 from dietcl.engine.learner import Equipment, assemble

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import dietcl.verbs.runs
-from dietcl.cli import main
+import dietcl.cli.run_progress
+from dietcl.cli.main import main
 from dietcl.config import RunConfig
 from fake_runs import write_run
 
@@ -27,7 +27,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
             changes = {"sampling": config.method_config.sampling} if config.method == "er" else {}
             write_run(folder, method=config.method, time_steps=2, options=changes)
 
-    monkeypatch.setattr(dietcl.verbs.runs, "carry_out", carry_out)
+    monkeypatch.setattr(dietcl.cli.run_progress, "carry_out", carry_out)
     return seen
 
 

@@ -8,7 +8,8 @@ from itertools import cycle
 
 import pytest
 
-from dietcl.cli import main
+from dietcl.cli import reproduce
+from dietcl.cli.main import main
 from dietcl.errors import NotFinite
 from dietcl.experiments import study as studies
 from dietcl.experiments import trials
@@ -20,7 +21,6 @@ from dietcl.files import locked
 from dietcl.process_pool import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
-from dietcl.verbs import reproduce
 from ruled import RuledStudy
 
 

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
+from dietcl.cli.train import parse_run
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.option_search import Silent
 from dietcl.methods import METHODS
 from dietcl.run import open_stream
-from dietcl.verbs.train import parse_run
 
 SHARE = 0.9
 # Methods whose encoder stays frozen while they learn labels, and the probe that fits their kind of head: solved heads

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dietcl.cli.data import stats
 from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.statistics import AGREES, DIFFERS, OTHERWISE, PAPER, Spread, Statistics, differences, statistics
 from dietcl.streams.stream import build_stream
-from dietcl.verbs.data import stats
 
 
 def write(folder: Path, source: str | None = None) -> Path:
@@ -221,7 +221,7 @@ def test_no_stream_and_a_wrong_one_are_errors(tmp_path: Path) -> None:
 
 def test_help_names_every_benchmark_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom dietcl.verbs.data.stats import main\n"
+        "import sys\nfrom dietcl.cli.data.stats import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'numpy', 'pyarrow'} & set(sys.modules)))"
     )

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.engine import state
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.distributed import World

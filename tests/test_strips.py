@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dietcl.cli.config_options import parse
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import Place
 from dietcl.streams.index import open_manifest
@@ -20,7 +21,6 @@ from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.readers.webp_zip import Strips
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
-from dietcl.verbs.options import parse
 
 # The hash of the manifest below, by which runs know their streams.
 PACK = "f89defab4ad6ee175a5fbafe8f0140d4b0847b1e449681fc4e564cd613d927ba"

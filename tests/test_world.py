@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 import processes
 from dietcl import process_pool
-from dietcl.cli import main
+from dietcl.cli.main import main
 from dietcl.engine import distributed, phases
 from dietcl.engine.distributed import World
 from dietcl.engine.gradients import Gradients

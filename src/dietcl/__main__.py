@@ -1,5 +1,5 @@
 """`python -m dietcl` is `dietcl`."""
 
-from dietcl.cli import main
+from dietcl.cli.main import main
 
 raise SystemExit(main())

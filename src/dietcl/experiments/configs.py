@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dietcl.cli.settings import method_defaults
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.experiments.cells import Cell
 from dietcl.experiments.setups import Setup, setup_named
@@ -9,7 +10,6 @@ from dietcl.experiments.trials import Trial
 from dietcl.files import digest
 from dietcl.models.checkpoints import shipped
 from dietcl.models.presets import OWN_PATCHES
-from dietcl.verbs.settings import method_defaults
 
 
 def config_of(name: str, method: str, trial: Trial | None, updates: int, seed: int) -> RunConfig:

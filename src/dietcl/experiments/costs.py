@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from dietcl.cli.config_options import parse
+from dietcl.cli.settings import method_defaults
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
@@ -29,8 +31,6 @@ from dietcl.streams.batch import Batch, Part
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import TimeStep
-from dietcl.verbs.options import parse
-from dietcl.verbs.settings import method_defaults
 
 TOLERANCE = 0.01
 VARIANTS = ("linear_probe:sgd", "ranpac:frozen", "dietcl:labeled")  # those that cost otherwise than their method

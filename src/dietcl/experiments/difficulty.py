@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from dietcl.cli.train import parse_run
 from dietcl.experiments.ridge import ridge_accuracy
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.train import parse_run
 
 RECIPES = {
     "glyphs": Recipe(recipe="class", time_steps=10, label_rate=0.02),

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from dietcl.cli.config_options import default_recipe, manifest_facts, open_source, own_options
 from dietcl.config import Evaluation, Preset, RunConfig, Training
 from dietcl.methods import method_config
 from dietcl.models.presets import OWN_PATCHES, ModelConfig
 from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.options import default_recipe, manifest_facts, open_source, own_options
 
 FLAT = tyro.conf.arg(name="")
 Field = tuple[str, Any, Any]

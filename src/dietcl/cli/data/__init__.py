@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
         raise UserError(f"data {verb}: no such verb; {hint}")
-    run = importlib.import_module(f"dietcl.verbs.data.{verb}").main
+    run = importlib.import_module(f"dietcl.cli.data.{verb}").main
     code: int = run(arguments[1:])
     return code
 

@@ -1,4 +1,4 @@
-"""The command line: a table of verbs, each with its own file under verbs/."""
+"""The command line: a table of verbs, each with its own file beside this one."""
 
 import difflib
 import importlib
@@ -71,7 +71,7 @@ def _run(verb: str, arguments: list[str]) -> int:
             raise SystemExit(2)  # the first one says it
         if size > 1:
             raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
-    run = importlib.import_module(f"dietcl.verbs.{verb}").main
+    run = importlib.import_module(f"dietcl.cli.{verb}").main
     code: int = run(arguments)
     return code
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dietcl.cli.config_options import parse
 from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.errors import UserError
 from dietcl.files import room
 from dietcl.process_pool import cores
-from dietcl.verbs.options import parse
 
 if TYPE_CHECKING:
     from rich.console import Console

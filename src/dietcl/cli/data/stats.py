@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, own_options, parse
+from dietcl.cli.data import flags, take_first
 from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.data import flags, take_first
-from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, own_options, parse
 
 if TYPE_CHECKING:
     from dietcl.streams.statistics import Difference, Spread, Statistics

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from dietcl.verbs.options import parse
+from dietcl.cli.config_options import parse
 
 DESCRIPTION = """Write report.html (one self-contained page) and PNG figures for one or several runs.
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dietcl.cli.config_options import parse
 from dietcl.errors import UserError
 from dietcl.files import default_cache
-from dietcl.verbs.options import parse
 
 DESCRIPTION = """Check the installation, the device, precision, fonts and disk; exits with 1 if something is broken.
 

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 import tyro
 
+from dietcl.cli.config_options import gather, parse, pick
+from dietcl.cli.settings import FLAT, method_defaults, run_config, shared_fields
 from dietcl.config import RunConfig, preset, stream_title
 from dietcl.errors import UserError
 from dietcl.process_pool import places
 from dietcl.signals import Saving, seconds
 from dietcl.streams.recipes import BAD_SHARE
-from dietcl.verbs.options import gather, parse, pick
-from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 DESCRIPTION = """Learn a stream with a method under a budget.
 
@@ -82,8 +82,8 @@ class Where:
 def main(arguments: list[str]) -> int:
     """Parse the options, carry out the run and show its result."""
     config, where = _parse_quietly(arguments) if places()[0] else parse_run(arguments)
+    from dietcl.cli.run_progress import carry_out, show
     from dietcl.engine.distributed import join, leave
-    from dietcl.verbs.runs import carry_out, show
 
     world = join(where.device)
     folder = where.out or Path("runs") / f"{stream_title(config.stream)}-{config.method}-{config.hash()}"

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from dietcl.cli.config_options import gather, parse, pick
+from dietcl.cli.settings import FLAT, method_defaults, run_config, shared_fields
 from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
 from dietcl.config import Evaluation, RunConfig, preset
 from dietcl.errors import UserError
@@ -18,8 +20,6 @@ from dietcl.methods import METHODS, every_method, method_config
 from dietcl.process_pool import cores
 from dietcl.signals import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
-from dietcl.verbs.options import gather, parse, pick
-from dietcl.verbs.settings import FLAT, method_defaults, run_config, shared_fields
 
 if TYPE_CHECKING:
     from rich.console import Console

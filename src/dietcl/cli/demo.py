@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dietcl.budget.budget import Budget
+from dietcl.cli.config_options import parse
+from dietcl.cli.train import parse_run
 from dietcl.config import Evaluation
-from dietcl.verbs.options import parse
-from dietcl.verbs.train import parse_run
 
 DESCRIPTION = """Learn the built-in stream with DietCL and with Replay at the same budget, and show the result.
 
@@ -39,9 +39,9 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Run the methods, print the table and write the report."""
     options = parse(Options(), arguments, "dietcl demo", DESCRIPTION)
+    from dietcl.cli.run_progress import carry_out, show
     from dietcl.files import make_folder
     from dietcl.report.page import accuracy_picture, write_report
-    from dietcl.verbs.runs import carry_out, show
 
     runs = []
     for name, method in METHODS.items():

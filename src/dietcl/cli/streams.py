@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, parse, pick
 from dietcl.files import default_cache
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import SOURCES
-from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, parse, pick
 
 DESCRIPTION = """List the built-in streams; with --stream, show what arrives at each time step.
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from dietcl.cli.config_options import gather, parse
+from dietcl.cli.data import flags, take_first
+from dietcl.cli.data.replace_folder import replaced
 from dietcl.errors import UserError, reason
-from dietcl.verbs.data import flags, take_first
-from dietcl.verbs.data.earlier import replaced
-from dietcl.verbs.options import gather, parse
 
 if TYPE_CHECKING:
     from dietcl.streams.index import Index
@@ -161,7 +161,7 @@ def _prepare(reader: "Reader", path: str, options: Options) -> int:
 
     # What follows JSON on the same channel would spoil it.
     with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
-        code: int = import_module("dietcl.verbs.data.stats").main([str(prepared.manifest), "--check", "auto"])
+        code: int = import_module("dietcl.cli.data.stats").main([str(prepared.manifest), "--check", "auto"])
     return code
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import tyro
 
+from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, own_options, parse
+from dietcl.cli.data import flags, take_first
 from dietcl.errors import UserError
 from dietcl.files import default_cache, make_folder
 from dietcl.streams.recipes import Recipe
-from dietcl.verbs.data import flags, take_first
-from dietcl.verbs.options import default_recipe, gather, manifest_facts, open_source, own_options, parse
 
 DESCRIPTION = """Draw a stream: contact.png (training images by class and time step), label-rate.png and classes.png.
 

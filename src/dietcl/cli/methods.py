@@ -4,8 +4,8 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from dietcl.cli.config_options import parse
 from dietcl.methods import describe
-from dietcl.verbs.options import parse
 
 DESCRIPTION = """List the methods with what they keep between time steps and what an image costs them, in passes.
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import tyro
 
+from dietcl.cli.config_options import gather, manifest_facts, open_source, parse, pick
 from dietcl.config import Pretraining, preset
 from dietcl.errors import Stopped
 from dietcl.files import default_cache, room
 from dietcl.models.presets import ModelConfig
 from dietcl.signals import STOPPED
 from dietcl.streams.recipes import BAD_SHARE
-from dietcl.verbs.options import gather, manifest_facts, open_source, parse, pick
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.
 
