@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dietcl.experiments.cells import Cell, Store
-from dietcl.experiments.study import Study
+from reproduction.run_cache import Cell, Store
+from reproduction.study import Study
 
 TIME_STEPS = 20
 IMAGES = 1000

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.experiments import suites as s
-from dietcl.experiments.claims import CLAIMS, contrasts_of
-from dietcl.experiments.evidence import Contrast, Evidence, judge, within
-from dietcl.experiments.measures import final
-from dietcl.experiments.show.results import studies
-from dietcl.experiments.show.verdicts import claim_sheet, suite_claims, tally_sheet, verdict_sheet
-from dietcl.experiments.study import Study
-from dietcl.experiments.suites import SUITES, Point
+from reproduction import suites as s
+from reproduction.claims import CLAIMS, contrasts_of
+from reproduction.measures import final
+from reproduction.show.claim_tables import claim_sheet, suite_claims, tally_sheet, verdict_sheet
+from reproduction.show.results import studies
+from reproduction.study import Study
+from reproduction.suites import SUITES, Point
+from reproduction.verdicts import Contrast, Evidence, judge, within
 from ruled import RuledStudy
 
 

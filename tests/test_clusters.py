@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 from dietcl import clusters
 from dietcl.clusters import carrier, on_ray, on_slurm, slurm_executor, steps_finished
 from dietcl.errors import UserError
-from dietcl.experiments.cells import Cell, Store, folder_of, run_cells
 from dietcl.process_pool import Outcome
 from dietcl.report.runs import read_run
+from reproduction.run_cache import Cell, Store, folder_of, run_cells
 from runs import small
 from tiny import tiny_config
 

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dietcl.experiments import by_budget as b
-from dietcl.experiments import contrasts as c
-from dietcl.experiments import paper
-from dietcl.experiments import suites as s
-from dietcl.experiments.claims import CLAIMS
-from dietcl.experiments.measures import average, final, first, gaps, lost, new_classes, unevenness
-from dietcl.experiments.suites import SUITES, Point
 from dietcl.metrics import summarize
+from reproduction import budget_contrasts as b
+from reproduction import contrasts as c
+from reproduction import paper
+from reproduction import suites as s
+from reproduction.claims import CLAIMS
+from reproduction.measures import average, final, first, gaps, lost, new_classes, unevenness
+from reproduction.suites import SUITES, Point
 from ruled import RuledStudy
 
 USUAL = Point()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dietcl.experiments import costs
-from dietcl.experiments.arithmetic import ARITHMETIC
-from dietcl.experiments.show.sheets import marks
+from benchmarks import costs
+from benchmarks.cost_oracle import ARITHMETIC
 from dietcl.methods import METHODS
+from reproduction.show.table_formats import marks
 
 ONLY = {"linear_probe:sgd": {"head"}, "ranpac:frozen": {"features", "end"}}
 

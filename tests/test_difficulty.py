@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dietcl.cli.train import parse_run
-from dietcl.experiments.difficulty import RECIPES
-from dietcl.experiments.ridge import ridge_accuracy
+from dietcl.solved_head import ridge_accuracy
+from reproduction.difficulty import RECIPES
 
 
 @pytest.mark.parametrize(("stream", "accuracy"), [("glyphs", 0.179), ("glyphs-drift", 0.371)])

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.experiments.cells import Result
-from dietcl.experiments.show.canvas import apart, is_dietcl, style_of
-from dietcl.experiments.show.drawings import draw
-from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.show.shown import Shown
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import (
+from dietcl.metrics import summarize
+from dietcl.report.style import PALETTE
+from reproduction.run_cache import Result
+from reproduction.show.figure_data import Shown
+from reproduction.show.figures import draw
+from reproduction.show.plot_style import apart, is_dietcl, style_of
+from reproduction.show.scale import Scale
+from reproduction.study import Measured
+from reproduction.suites import (
     CASSLE,
     DIETCL,
     ER,
@@ -24,8 +26,6 @@ from dietcl.experiments.suites import (
     UPPER_BOUND,
     Point,
 )
-from dietcl.metrics import summarize
-from dietcl.report.style import PALETTE
 
 SCALE = Scale(updates=0.1, label_rate=2.0, time_steps=1.0, batch=64)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
 from benchmarks.resume import hunt, make_configs
-
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine import state
 from dietcl.engine.checkpoint_files import Checkpoints

@@ -20,9 +20,6 @@ from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.option_search import Silent
 from dietcl.engine.resume_position import StepPosition
-from dietcl.experiments.setups import manifest_of
-from dietcl.experiments.study import Study
-from dietcl.experiments.suites import DIETCL, Point
 from dietcl.methods.base import Phase
 from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network, build_network
@@ -33,6 +30,9 @@ from dietcl.streams.sources.datasets.imagenet import ImageNet10k, imagenet1k
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.stream import TimeStep
 from photos import photo
+from reproduction.datasets import manifest_of
+from reproduction.study import Study
+from reproduction.suites import DIETCL, Point
 from tiny import tiny_learner
 from watching import paid, run_through, updates_of
 

@@ -8,19 +8,18 @@ from itertools import cycle
 
 import pytest
 
-from dietcl.cli import reproduce
 from dietcl.cli.main import main
 from dietcl.errors import NotFinite
-from dietcl.experiments import study as studies
-from dietcl.experiments import trials
-from dietcl.experiments.setups import SETUPS, Setup
-from dietcl.experiments.show.publish import markdown, publish
-from dietcl.experiments.show.sheets import marks
-from dietcl.experiments.suites import ER_AT_RATES, SUITES, Point
 from dietcl.files import locked
 from dietcl.process_pool import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
+from reproduction import command, trials
+from reproduction import study as studies
+from reproduction.datasets import SETUPS, Setup
+from reproduction.show.publish import markdown, publish
+from reproduction.show.table_formats import marks
+from reproduction.suites import ER_AT_RATES, SUITES, Point
 from ruled import RuledStudy
 
 
@@ -44,7 +43,7 @@ def few(monkeypatch):
     monkeypatch.setattr(studies, "FIRST_BUDGET", 1)
     monkeypatch.setattr(trials, "UPDATES", 1)
     monkeypatch.setattr(trials, "TIME_STEPS", 2)
-    monkeypatch.setattr(reproduce, "_carrier", lambda options, console: one_by_one)
+    monkeypatch.setattr(command, "_carrier", lambda options, console: one_by_one)
     suite = replace(SUITES["sampling"], more_seeds=False, points=(Point(),))
     monkeypatch.setitem(SUITES, "sampling", suite)
 
@@ -95,7 +94,7 @@ def test_methods_can_be_carried_out_one_after_the_other(few, tmp_path, capsys):
 
 
 def test_every_suite_writes_every_kind_of_file(tmp_path):
-    from dietcl.experiments.show.publish import publish
+    from reproduction.show.publish import publish
 
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3 + 0.01 * (cell.config.seed % 100))
     for name, suite in SUITES.items():
@@ -110,8 +109,8 @@ def test_every_suite_writes_every_kind_of_file(tmp_path):
 
 
 def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
-    from dietcl.experiments.show.publish import scale_of
-    from dietcl.experiments.show.views import sheets_of
+    from reproduction.show.publish import scale_of
+    from reproduction.show.tables import sheets_of
 
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
     shown = {}
@@ -129,8 +128,8 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
 
 @pytest.mark.parametrize(("seeds", "said"), [([1], "1 seed"), ([3], "3 seeds"), ([5, 3, 4], "3, 4 or 5 seeds")])
 def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
-    from dietcl.experiments.show.publish import scale_of
-    from dietcl.experiments.show.views import sheets_of
+    from reproduction.show.publish import scale_of
+    from reproduction.show.tables import sheets_of
 
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
     measured = study.measure(SUITES["ablation"], seeds=5)
@@ -295,7 +294,7 @@ def test_runs_that_all_diverge_leave_a_sentence(few, tmp_path, monkeypatch, caps
     command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs")]
     monkeypatch.setattr("dietcl.run.execute", diverge)
-    monkeypatch.setattr("dietcl.experiments.cells.shutil.rmtree", lambda folder: None)
+    monkeypatch.setattr("reproduction.run_cache.shutil.rmtree", lambda folder: None)
     assert main(command) == 2
     said = capsys.readouterr()
     assert "diverged (the loss is not finite in update 1)" in said.out

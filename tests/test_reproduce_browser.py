@@ -3,8 +3,8 @@
 import pytest
 from selenium.webdriver.common.by import By
 
-from dietcl.experiments.show.publish import publish
-from dietcl.experiments.suites import SUITES
+from reproduction.show.publish import publish
+from reproduction.suites import SUITES
 from ruled import RuledStudy
 from test_report_browser import CHROMIUM, DRIVER, open_chromium
 

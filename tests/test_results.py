@@ -8,13 +8,13 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dietcl.experiments.setups import setup_named
-from dietcl.experiments.show.publish import all_sheets, markdown
-from dietcl.experiments.show.results import SHOWN, studies, write_results
-from dietcl.experiments.show.sheets import marks
-from dietcl.experiments.study import Study
-from dietcl.experiments.suites import FROZEN, SUITES, Point
 from dietcl.process_pool import in_processes
+from reproduction.datasets import setup_named
+from reproduction.show.publish import all_sheets, markdown
+from reproduction.show.results import SHOWN, studies, write_results
+from reproduction.show.table_formats import marks
+from reproduction.study import Study
+from reproduction.suites import FROZEN, SUITES, Point
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -10,16 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.experiments import suites as s
-from dietcl.experiments import trials
-from dietcl.experiments.cells import Cell, Store, run_cells
-from dietcl.experiments.setups import SETUPS, Setup, held_out, manifest_of
-from dietcl.experiments.show.publish import scale_of
-from dietcl.experiments.show.results import stream_text, studies
-from dietcl.experiments.show.verdicts import claim_sheet
-from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Missing, Study, seeds_of
-from dietcl.experiments.suites import Arm, Point
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.models.presets import MODELS
 from dietcl.process_pool import in_processes
@@ -27,6 +17,16 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import build_stream
+from reproduction import suites as s
+from reproduction import trials
+from reproduction.datasets import SETUPS, Setup, held_out, manifest_of
+from reproduction.run_cache import Cell, Store, run_cells
+from reproduction.show.claim_tables import claim_sheet
+from reproduction.show.publish import scale_of
+from reproduction.show.results import stream_text, studies
+from reproduction.show.tables import sheets_of
+from reproduction.study import Missing, Study, seeds_of
+from reproduction.suites import Arm, Point
 from ruled import RuledStudy
 from tiny import AMPLE, tiny_config, tiny_learner
 from watching import updates_of

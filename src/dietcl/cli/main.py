@@ -71,7 +71,8 @@ def _run(verb: str, arguments: list[str]) -> int:
             raise SystemExit(2)  # the first one says it
         if size > 1:
             raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
-    run = importlib.import_module(f"dietcl.cli.{verb}").main
+    module = "reproduction.command" if verb == "reproduce" else f"dietcl.cli.{verb}"
+    run = importlib.import_module(module).main
     code: int = run(arguments)
     return code
 

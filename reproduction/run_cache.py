@@ -178,8 +178,8 @@ def _device(config: RunConfig) -> str:
 
 def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str, Any]:
     """Return counts and facts of a finished run; of one that diverged, that alone."""
-    from dietcl.experiments.ridge import ridge_accuracy
     from dietcl.run import open_stream
+    from dietcl.solved_head import ridge_accuracy
 
     if failure is not None:
         return {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": failure}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import Point, Suite, scaled
+from reproduction.study import Measured
+from reproduction.suites import Point, Suite, scaled
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dietcl.process_pool import cores
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dietcl.experiments.study import Report
+    from reproduction.study import Report
 
 DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
 
@@ -77,8 +77,8 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Carry out what is missing, then write and print the tables."""
-    from dietcl.experiments.setups import SETUPS, setup_named
-    from dietcl.experiments.suites import SUITES, suites_named
+    from reproduction.datasets import SETUPS, setup_named
+    from reproduction.suites import SUITES, suites_named
 
     description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(SETUPS))
     options = parse(Options(), arguments, "dietcl reproduce", description)
@@ -91,8 +91,8 @@ def main(arguments: list[str]) -> int:
     setup_named(options.stream)
     suites = suites_named(options.name, options.methods)
 
-    from dietcl.experiments.show.publish import publish
-    from dietcl.experiments.study import Missing, Study
+    from reproduction.show.publish import publish
+    from reproduction.study import Missing, Study
 
     console = _console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
@@ -124,7 +124,7 @@ def _console() -> "Console":
 
 
 def _carrier(options: Options, say: Callable[[str], None]) -> Carrier:
-    from dietcl.experiments.cells import folder_of
+    from reproduction.run_cache import folder_of
 
     return carrier(
         options.on,
@@ -144,8 +144,8 @@ def _claims(options: Options) -> int:
                 f"--{name} {getattr(options, name)}: claims rest on the counts in --out alone; leave it out"
             )
 
-    from dietcl.experiments.show.results import left_out, studies, write_results
-    from dietcl.experiments.show.verdicts import verdict_sheet
+    from reproduction.show.claim_tables import verdict_sheet
+    from reproduction.show.results import left_out, studies, write_results
 
     found = studies(options.out)
     if not found:

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dietcl.experiments import paper
-from dietcl.experiments.cells import Result
-from dietcl.experiments.evidence import Contrast
-from dietcl.experiments.measures import (
+from reproduction import paper
+from reproduction.measures import (
     Measure,
     after,
     average,
@@ -21,11 +19,13 @@ from dietcl.experiments.measures import (
     solved,
     unevenness,
 )
-from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.show.sheets import Sheet
-from dietcl.experiments.show.shown import percent, spread_text
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import DIETCL, THRESHOLD_STEPS, Suite
+from reproduction.run_cache import Result
+from reproduction.show.figure_data import percent, spread_text
+from reproduction.show.scale import Scale
+from reproduction.show.table_formats import Sheet
+from reproduction.study import Measured
+from reproduction.suites import DIETCL, THRESHOLD_STEPS, Suite
+from reproduction.verdicts import Contrast
 
 _PER = ("per new label", "per remembered label, in the end", "per arriving image")
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dietcl.experiments.measures import final, pooled, solved
-from dietcl.experiments.show import lines
-from dietcl.experiments.show.canvas import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
-from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.show.shown import Shown, known_mean, percent, spread_text
-from dietcl.experiments.show.views import flops_by_purpose
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import Point, Suite, View
 from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
+from reproduction.measures import final, pooled, solved
+from reproduction.show import line_plots
+from reproduction.show.figure_data import Shown, known_mean, percent, spread_text
+from reproduction.show.plot_style import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
+from reproduction.show.scale import Scale
+from reproduction.show.tables import flops_by_purpose
+from reproduction.study import Measured
+from reproduction.suites import Point, Suite, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,13 +154,13 @@ def _unit(largest: float) -> tuple[float, str]:
 
 _VIEWS: dict[View, Callable[[Shown], Any]] = {
     "table": _table,
-    "curves": lines.curves,
-    "lines": lines.lines,
-    "panels": lines.panels,
-    "steps": lines.thresholds,
-    "gap": lines.gap,
-    "stages": lines.stages,
-    "origins": lines.origins,
+    "curves": line_plots.curves,
+    "lines": line_plots.lines,
+    "panels": line_plots.panels,
+    "steps": line_plots.thresholds,
+    "gap": line_plots.gap,
+    "stages": line_plots.stages,
+    "origins": line_plots.origins,
     "spending": _spending,
     "heads": _heads,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dietcl.experiments.cells import Result
+from reproduction.run_cache import Result
 
 Measure = Callable[[Result], float]
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dietcl.experiments import by_budget as b
-from dietcl.experiments import contrasts as c
-from dietcl.experiments import suites as s
-from dietcl.experiments.evidence import Contrast, Contrasts, Evidence
-from dietcl.experiments.measures import average, final
-from dietcl.experiments.setups import Setup
-from dietcl.experiments.study import Missing, Study
+from reproduction import budget_contrasts as b
+from reproduction import contrasts as c
+from reproduction import suites as s
+from reproduction.datasets import Setup
+from reproduction.measures import average, final
+from reproduction.study import Missing, Study
+from reproduction.verdicts import Contrast, Contrasts, Evidence
 
 
 def _testable(setup: Setup) -> str:

@@ -14,11 +14,13 @@ import numpy as np
 from dietcl.clusters import Carrier
 from dietcl.config import preset
 from dietcl.errors import UserError
-from dietcl.experiments import trials
-from dietcl.experiments.cells import Cell, Result, Store, run_cells
-from dietcl.experiments.configs import cell_of, config_of
-from dietcl.experiments.setups import held_out, manifest_of, setup_named
-from dietcl.experiments.suites import (
+from dietcl.files import locked, make_folder, write_json
+from dietcl.streams.index import open_manifest
+from reproduction import trials
+from reproduction.configs import cell_of, config_of
+from reproduction.datasets import held_out, manifest_of, setup_named
+from reproduction.run_cache import Cell, Result, Store, run_cells
+from reproduction.suites import (
     ER_UNIFORM,
     PAPER_RATE,
     PAPER_THRESHOLD,
@@ -29,9 +31,7 @@ from dietcl.experiments.suites import (
     Suite,
     scaled,
 )
-from dietcl.experiments.trials import SOLVED, TRIALS, Trial
-from dietcl.files import locked, make_folder, write_json
-from dietcl.streams.index import open_manifest
+from reproduction.trials import SOLVED, TRIALS, Trial
 
 FIRST_BUDGET = 10
 LAST_BUDGET = 160

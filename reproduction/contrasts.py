@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dietcl.experiments import paper
-from dietcl.experiments import suites as s
-from dietcl.experiments.evidence import (
+from reproduction import paper
+from reproduction import suites as s
+from reproduction.measures import Measure, after, average, final, first, gaps, new_classes, unevenness
+from reproduction.study import Missing
+from reproduction.suites import SUITES, Arm, Group, Point
+from reproduction.verdicts import (
     HELP,
     SIMILAR,
     Contrast,
@@ -19,9 +22,6 @@ from dietcl.experiments.evidence import (
     share,
     within,
 )
-from dietcl.experiments.measures import Measure, after, average, final, first, gaps, new_classes, unevenness
-from dietcl.experiments.study import Missing
-from dietcl.experiments.suites import SUITES, Arm, Group, Point
 
 
 def lead(groups: tuple[Group, ...], is_in_paper: bool, measure: Measure = final) -> Contrasts:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from dietcl.experiments import suites as s
-from dietcl.experiments.evidence import (
+from reproduction import suites as s
+from reproduction.measures import Measure, average, final
+from reproduction.suites import PAPER_THRESHOLD, PAPER_UPDATES, SUITES, Arm, Point
+from reproduction.verdicts import (
     Contrast,
     Contrasts,
     Evidence,
@@ -15,8 +17,6 @@ from dietcl.experiments.evidence import (
     share,
     within,
 )
-from dietcl.experiments.measures import Measure, average, final
-from dietcl.experiments.suites import PAPER_THRESHOLD, PAPER_UPDATES, SUITES, Arm, Point
 
 BUDGETS = tuple(point.updates for point in SUITES["budget"].points)
 SMALLEST, LARGEST = BUDGETS[0], BUDGETS[-1]

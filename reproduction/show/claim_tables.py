@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from dietcl.experiments.claims import CLAIMS, Claim, contrasts_of
-from dietcl.experiments.evidence import Contrast, failing, judge, signed
-from dietcl.experiments.show.sheets import Sheet
-from dietcl.experiments.study import Study
+from reproduction.claims import CLAIMS, Claim, contrasts_of
+from reproduction.show.table_formats import Sheet
+from reproduction.study import Study
+from reproduction.verdicts import Contrast, failing, judge, signed
 
 _VERDICTS = ("holds", "does not hold", "cannot tell", "cannot be tested", "not run")
 _TERMS = "Budgets and label rates are named as in the paper."

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.experiments.cells import Result
-from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import Point
+from reproduction.run_cache import Result
+from reproduction.show.scale import Scale
+from reproduction.study import Measured
+from reproduction.suites import Point
 
 Floats = npt.NDArray[np.float64]
 

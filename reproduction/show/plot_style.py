@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.experiments import suites
-from dietcl.experiments.show.shown import Floats, known_mean, known_spread
-from dietcl.experiments.suites import DIETCL, SUITES, Arm
 from dietcl.report.style import PALETTE, PATTERNS, QUIET, Look, look
+from reproduction import suites
+from reproduction.show.figure_data import Floats, known_mean, known_spread
+from reproduction.suites import DIETCL, SUITES, Arm
 
 INK = "#111827"
 BARS = "bars: one standard deviation over seeds; small dots: single seeds"

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.experiments.measures import Measure
-from dietcl.experiments.study import Study
-from dietcl.experiments.suites import Arm, Point
 from dietcl.metrics import paired_difference
+from reproduction.measures import Measure
+from reproduction.study import Study
+from reproduction.suites import Arm, Point
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 Values = npt.NDArray[np.float64]

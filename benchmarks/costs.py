@@ -1,6 +1,6 @@
 """What an image costs each method: arithmetic on paper against the receipts of a real run.
 
-    python -m dietcl.experiments.costs --preset small --jobs 2 --write docs/methods.md
+    python -m benchmarks.costs --preset small --jobs 2 --write docs/methods.md
 
 The arithmetic knows the pools of a batch and the shapes of the modules; what is booked is read off the ledger around
 every call of the method. Both are given in passes per image, by the `images` price list and by FLOPs.
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.cost_oracle import ARITHMETIC, Drawn, Paper
 from dietcl.cli.config_options import parse
 from dietcl.cli.settings import method_defaults
 from dietcl.config import Evaluation, RunConfig, preset
@@ -20,8 +21,6 @@ from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.option_search import Silent
 from dietcl.errors import UserError
-from dietcl.experiments.arithmetic import ARITHMETIC, Drawn, Paper
-from dietcl.experiments.show.sheets import Sheet, put_between
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
 from dietcl.models.net import Net
@@ -31,6 +30,7 @@ from dietcl.streams.batch import Batch, Part
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import TimeStep
+from reproduction.show.table_formats import Sheet, put_between
 
 TOLERANCE = 0.01
 VARIANTS = ("linear_probe:sgd", "ranpac:frozen", "dietcl:labeled")  # those that cost otherwise than their method

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from dietcl import __version__
-from dietcl.experiments.measures import average, current, final, old, pooled, solved
-from dietcl.experiments.show.drawings import draw
-from dietcl.experiments.show.scale import Scale
-from dietcl.experiments.show.sheets import Sheet
-from dietcl.experiments.show.verdicts import suite_claims
-from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Measured, Study, seeds_of
-from dietcl.experiments.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, SUITES, Suite
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
 from dietcl.report.style import MATPLOTLIB
+from reproduction.measures import average, current, final, old, pooled, solved
+from reproduction.show.claim_tables import suite_claims
+from reproduction.show.figures import draw
+from reproduction.show.scale import Scale
+from reproduction.show.table_formats import Sheet
+from reproduction.show.tables import sheets_of
+from reproduction.study import Measured, Study, seeds_of
+from reproduction.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, SUITES, Suite
 
 _MEASURES = {
     "A(T)": final,

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dietcl.experiments.cells import Result
-from dietcl.experiments.measures import after, average, final, unevenness
-from dietcl.experiments.show.canvas import (
+from dietcl.report.style import PATTERNS, QUIET
+from reproduction.measures import after, average, final, unevenness
+from reproduction.run_cache import Result
+from reproduction.show.figure_data import Floats, Shown, along, known_mean, known_spread, percent
+from reproduction.show.plot_style import (
     BARS,
     End,
     canvas,
@@ -19,10 +21,8 @@ from dietcl.experiments.show.canvas import (
     style_of,
     trend,
 )
-from dietcl.experiments.show.shown import Floats, Shown, along, known_mean, known_spread, percent
-from dietcl.experiments.study import Measured
-from dietcl.experiments.suites import PAPER_THRESHOLD, THRESHOLD_STEPS
-from dietcl.report.style import PATTERNS, QUIET
+from reproduction.study import Measured
+from reproduction.suites import PAPER_THRESHOLD, THRESHOLD_STEPS
 
 SEEN = "Accuracy on all time steps\nso far, A(t) (%)"
 MEANS = "lines: means over seeds"

@@ -1,6 +1,6 @@
 """The paper's own numbers, in percent, where its text gives them (Zhang et al., ICLR 2024)."""
 
-from dietcl.experiments.suites import PAPER_RATE, PAPER_TIME_STEPS, Point
+from reproduction.suites import PAPER_RATE, PAPER_TIME_STEPS, Point
 
 # Table 1: A(T) and A on ImageNet10k, CLOC and CGLM.
 STREAMS = ("ImageNet10k", "CLOC", "CGLM")

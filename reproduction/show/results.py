@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from dietcl.errors import UserError
-from dietcl.experiments.setups import AT, SETUPS
-from dietcl.experiments.show.publish import scale_of
-from dietcl.experiments.show.sheets import put_between
-from dietcl.experiments.show.verdicts import claim_sheet, tally_sheet
-from dietcl.experiments.show.views import sheets_of
-from dietcl.experiments.study import Missing, Study
-from dietcl.experiments.suites import SUITES
+from reproduction.datasets import AT, SETUPS
+from reproduction.show.claim_tables import claim_sheet, tally_sheet
+from reproduction.show.publish import scale_of
+from reproduction.show.table_formats import put_between
+from reproduction.show.tables import sheets_of
+from reproduction.study import Missing, Study
+from reproduction.suites import SUITES
 
 SHOWN = ("table1", "regimes")
 """Suites whose tables stand in RESULTS.md; of the others the pictures do."""

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from dietcl.cli.settings import method_defaults
 from dietcl.config import Evaluation, RunConfig, preset
-from dietcl.experiments.cells import Cell
-from dietcl.experiments.setups import Setup, setup_named
-from dietcl.experiments.trials import Trial
 from dietcl.files import digest
 from dietcl.models.checkpoints import shipped
 from dietcl.models.presets import OWN_PATCHES
+from reproduction.datasets import Setup, setup_named
+from reproduction.run_cache import Cell
+from reproduction.trials import Trial
 
 
 def config_of(name: str, method: str, trial: Trial | None, updates: int, seed: int) -> RunConfig:

@@ -1,6 +1,6 @@
 """How hard the built-in streams are: a ridge classifier on the frozen encoder, from the revealed labels alone.
 
-python -m dietcl.experiments.difficulty
+python -m reproduction.difficulty
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dietcl.cli.train import parse_run
-from dietcl.experiments.ridge import ridge_accuracy
+from dietcl.solved_head import ridge_accuracy
 from dietcl.streams.recipes import Recipe
 
 RECIPES = {
