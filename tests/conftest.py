@@ -14,9 +14,9 @@ from PIL import Image
 from dietcl.cli.main import main
 from dietcl.config import RunConfig
 from dietcl.streams import packer
-from packs import make_source
-from runs import Said, outcome, run, small
-from tiny import tiny_config, write_blobs
+from helpers.pack_sources import make_source
+from helpers.runs import Said, outcome, run, small
+from helpers.tiny import tiny_config, write_blobs
 
 torch.set_num_threads(1)
 # Where there are as many workers as cores, each has its own, so that what it starts does not take two and get none.
@@ -79,7 +79,7 @@ def uninterrupted(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
 def dietcl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
     """Carry out commands in this process, which has torch at hand; the runs get processes of their own all the same.
 
-    Figures are drawn but not rendered, which takes longer than the runs: see test_compare for real ones.
+    Figures are drawn but not rendered, which takes longer than the runs: see test_cli_compare for real ones.
     """
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path: Image.new("RGB", (4, 3)).save(path))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.scored_study import RuledStudy
 from reproduction import suites as s
 from reproduction.claims import CLAIMS, contrasts_of
 from reproduction.measures import final
@@ -14,7 +15,6 @@ from reproduction.show.results import studies
 from reproduction.study import Study
 from reproduction.suites import SUITES, Point
 from reproduction.verdicts import Contrast, Evidence, judge, within
-from ruled import RuledStudy
 
 
 def test_a_difference_holds_only_if_its_whole_interval_does():

@@ -20,9 +20,9 @@ from dietcl.clusters import carrier, on_ray, on_slurm, slurm_executor, steps_fin
 from dietcl.errors import UserError
 from dietcl.process_pool import Outcome
 from dietcl.report.runs import read_run
+from helpers.runs import small
+from helpers.tiny import tiny_config
 from reproduction.run_cache import Cell, Store, folder_of, run_cells
-from runs import small
-from tiny import tiny_config
 
 LONG = ("--budget", "15", "--time-steps", "6")
 local_executor = partial(slurm_executor, cluster="local")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dietcl.metrics import summarize
+from helpers.scored_study import RuledStudy
 from reproduction import budget_contrasts as b
 from reproduction import contrasts as c
 from reproduction import paper
@@ -14,7 +15,6 @@ from reproduction import suites as s
 from reproduction.claims import CLAIMS
 from reproduction.measures import average, final, first, gaps, lost, new_classes, unevenness
 from reproduction.suites import SUITES, Point
-from ruled import RuledStudy
 
 USUAL = Point()
 LEVELS = {

@@ -14,8 +14,8 @@ from dietcl.engine.loop import learn
 from dietcl.methods import METHODS, describe
 from dietcl.streams.augment import normalize
 from dietcl.streams.recipes import Recipe
-from tiny import AMPLE, tiny_config, tiny_learner
-from watching import equal, hand_over, run_through, updates_of, weights
+from helpers.recording import equal, hand_over, run_through, updates_of, weights
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 BUDGETS = st.one_of(
     st.floats(0.01, 5).map(lambda updates: f"{updates:.3f}"),

@@ -14,8 +14,8 @@ import torch
 from dietcl.config import Training
 from dietcl.methods import METHODS, method_config
 from dietcl.streams.augmentation import Augmentation
-from tiny import tiny_config, tiny_learner, write_blobs
-from watching import updates_of
+from helpers.recording import updates_of
+from helpers.tiny import tiny_config, tiny_learner, write_blobs
 
 FOLDER = Path(__file__).parent / "golden"
 UPDATES = 20

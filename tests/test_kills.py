@@ -21,8 +21,8 @@ from dietcl.engine.learner import Learner
 from dietcl.engine.loop import advance
 from dietcl.methods import every_method, method_config
 from dietcl.run_folder import is_finished
-from tiny import AMPLE, tiny_config, tiny_learner
-from watching import Event, Notes
+from helpers.recording import Event, Notes
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 can_kill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 HUNTED = ("dietcl", "ewc", "dualnet", "ranpac")

@@ -18,8 +18,8 @@ from dietcl.methods import METHODS, method_class
 from dietcl.run import execute
 from dietcl.streams.augment import make_batch
 from dietcl.streams.sampler import pools_of, sample
-from tiny import AMPLE, tiny_config, tiny_learner
-from watching import Notes, equal, run_through, updates_of, weights
+from helpers.recording import Notes, equal, run_through, updates_of, weights
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 # One update.
 

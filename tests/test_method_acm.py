@@ -6,10 +6,10 @@ import torch
 
 from dietcl.methods.base import Sweep
 from dietcl.streams.augment import normalize
-from fixed import fixed_learner, part
-from plain import plain_encoder
-from tiny import tiny_config, tiny_learner
-from watching import run_through, take_in, weights
+from helpers.fixed_batch import fixed_learner, part
+from helpers.recording import run_through, take_in, weights
+from helpers.reference_losses import plain_encoder
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def test_one_neighbor_recalls_every_label_of_the_stream(blobs):

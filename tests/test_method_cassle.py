@@ -15,8 +15,9 @@ from dietcl.methods.cassle import CaSSLe
 from dietcl.methods.pieces.barlow import barlow_twins
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
-from fixed import compare, fixed_batch, fixed_learner, nudge
-from plain import (
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner, nudge
+from helpers.recording import equal, paid, run_through, stretches, updates_of, weights
+from helpers.reference_losses import (
     plain_barlow,
     plain_cross_entropy,
     plain_features,
@@ -25,8 +26,7 @@ from plain import (
     plain_projections,
     plain_views,
 )
-from tiny import tiny_config, tiny_learner
-from watching import equal, paid, run_through, stretches, updates_of, weights
+from helpers.tiny import tiny_config, tiny_learner
 
 WIDTH = 6
 

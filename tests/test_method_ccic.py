@@ -16,8 +16,9 @@ from dietcl.methods.pieces.neighbors import vote
 from dietcl.streams.augment import normalize
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
-from fixed import CLASSES, compare, fixed_batch, fixed_learner, losses_of, part
-from plain import (
+from helpers.fixed_batch import CLASSES, compare, fixed_batch, fixed_learner, losses_of, part
+from helpers.recording import Notes, paid, run_through, stretches, updates_of
+from helpers.reference_losses import (
     plain_batch_hard,
     plain_cross_entropy,
     plain_distance,
@@ -26,8 +27,7 @@ from plain import (
     plain_logits,
     plain_mixmatch,
 )
-from tiny import tiny_config, tiny_learner
-from watching import Notes, paid, run_through, stretches, updates_of
+from helpers.tiny import tiny_config, tiny_learner
 
 POOLS = ("labeled", "memory", "unlabeled")
 

@@ -9,10 +9,10 @@ import pytest
 from dietcl.budget.cost import cost_model
 from dietcl.methods.dietcl import DietCL
 from dietcl.streams.sampler import pools_of
-from fixed import CURRENT, KEY, compare, fixed_batch, fixed_learner, part
-from plain import plain_cross_entropy, plain_logits, plain_reconstruction
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import CURRENT, KEY, compare, fixed_batch, fixed_learner, part
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits, plain_reconstruction
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 
 @pytest.fixture(scope="module")

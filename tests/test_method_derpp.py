@@ -14,10 +14,10 @@ from dietcl.methods.derpp import DERpp
 from dietcl.methods.pieces.store import Store
 from dietcl.streams.augment import normalize
 from dietcl.streams.options import Mix
-from fixed import compare, fixed_batch, fixed_learner, part
-from plain import plain_cross_entropy, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, hand_over, run_through, updates_of, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner, part
+from helpers.recording import equal, hand_over, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def random_logits(seed, width):

@@ -12,10 +12,10 @@ from dietcl.errors import UserError
 from dietcl.methods.base import Sweep
 from dietcl.methods.dualnet import DualNet
 from dietcl.methods.pieces.fast_branch import forward_flops
-from fixed import CURRENT, KEY, compare, fixed_batch, fixed_learner, losses_of, nudge, part
-from plain import plain_cross_entropy, plain_divergence, plain_dual_logits, plain_views
-from tiny import tiny_config, tiny_learner
-from watching import paid, run_through, take_in, updates_of
+from helpers.fixed_batch import CURRENT, KEY, compare, fixed_batch, fixed_learner, losses_of, nudge, part
+from helpers.recording import paid, run_through, take_in, updates_of
+from helpers.reference_losses import plain_cross_entropy, plain_divergence, plain_dual_logits, plain_views
+from helpers.tiny import tiny_config, tiny_learner
 
 WIDTH = 6
 NEVER = 1e-12  # as a probability of labeled cycles

@@ -13,9 +13,9 @@ from dietcl.methods.dualnet import DualNet
 from dietcl.methods.pieces.fast_branch import forward_flops
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
-from fixed import fixed_batch, fixed_learner, losses_of, nudge
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, stretches, weights
+from helpers.fixed_batch import fixed_batch, fixed_learner, losses_of, nudge
+from helpers.recording import equal, run_through, stretches, weights
+from helpers.tiny import tiny_config, tiny_learner
 
 WIDTH = 6
 NEVER = 1e-12  # as a probability of labeled cycles

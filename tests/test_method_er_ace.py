@@ -7,10 +7,10 @@ from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase
 from dietcl.methods.er import ER
 from dietcl.streams.options import Mix
-from fixed import compare, fixed_batch, fixed_learner, part
-from plain import plain_cross_entropy, plain_encoder, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner, part
+from helpers.recording import equal, run_through, weights
+from helpers.reference_losses import plain_cross_entropy, plain_encoder, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def plain_cosine(images, weights):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from dietcl.methods.pieces import importance
-from test_importance_methods import learn_step, pair_of, plain_images
-from tiny import tiny_config, tiny_learner
-from watching import run_through
+from helpers.recording import run_through
+from helpers.tiny import tiny_config, tiny_learner
+from test_method_importance import learn_step, pair_of, plain_images
 
 # A logistic unit: two classes whose logits are w·x and 0, with x the first feature.
 

@@ -12,10 +12,10 @@ from dietcl.methods.base import Phase
 from dietcl.methods.fixmatch import FixMatch
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
-from fixed import CURRENT, compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import CURRENT, compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def replay(batch):

@@ -11,10 +11,10 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.gdumb import GDumb
 from dietcl.streams.sampler import pools_of
-from fixed import compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def mix_of(stream, t, **options):

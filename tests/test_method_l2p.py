@@ -12,10 +12,10 @@ from dietcl.engine.loop import learn
 from dietcl.errors import UserError
 from dietcl.methods.l2p import L2P
 from dietcl.methods.pieces.prompts import PromptPool
-from fixed import CURRENT, compare, fixed_batch, fixed_learner
-from plain import plain_block, plain_cross_entropy, plain_encoder, plain_patches
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, hand_over, run_through, updates_of
+from helpers.fixed_batch import CURRENT, compare, fixed_batch, fixed_learner
+from helpers.recording import equal, hand_over, run_through, updates_of
+from helpers.reference_losses import plain_block, plain_cross_entropy, plain_encoder, plain_patches
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 
 def plain_prompted(images, prompts, weights):

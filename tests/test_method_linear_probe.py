@@ -12,10 +12,10 @@ from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.methods.pieces.ridge import PENALTIES, solve_flops
 from dietcl.streams.augment import normalize
-from fixed import compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_encoder
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_encoder
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 
 def double_learner(config):

@@ -10,10 +10,10 @@ import torch
 from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.methods.lwf import LwF
-from fixed import CLASSES, compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import CLASSES, compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 NEW = ("a", "b")
 

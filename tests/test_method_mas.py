@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fixed import fixed_learner
-from test_importance_methods import (
+from helpers.fixed_batch import fixed_learner
+from helpers.recording import equal
+from helpers.tiny import tiny_config, tiny_learner
+from test_method_importance import (
     LATER,
     PARTS,
     close,
@@ -17,8 +19,6 @@ from test_importance_methods import (
     plain_importance,
     trained,
 )
-from tiny import tiny_config, tiny_learner
-from watching import equal
 
 
 def test_a_decay_of_one_freezes_the_first_importance(blobs):

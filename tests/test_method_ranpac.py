@@ -12,10 +12,10 @@ from dietcl.methods.pieces.ridge import WIDE_PENALTIES, fit_flops
 from dietcl.methods.ranpac import RanPAC
 from dietcl.streams.augment import normalize
 from dietcl.streams.options import Mix
-from fixed import compare, fixed_batch, fixed_learner, part
-from plain import plain_cross_entropy, plain_encoder, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, take_in, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner, part
+from helpers.recording import equal, run_through, take_in, weights
+from helpers.reference_losses import plain_cross_entropy, plain_encoder, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 SWEEP = Sweep(name="features", pool="labeled")
 PARTS = (([1, 3, 3, 4], 1), ([0, 2, 4, 1, 1], 2), ([0, 0, 2], 4))

@@ -10,10 +10,10 @@ import pytest
 from dietcl.budget.cost import cost_model
 from dietcl.errors import UserError
 from dietcl.methods.two_stage import TwoStage
-from fixed import KEY, compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits, plain_reconstruction
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import equal, run_through, updates_of, weights
+from helpers.fixed_batch import KEY, compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits, plain_reconstruction
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 NONE = np.zeros(0, np.int64)
 

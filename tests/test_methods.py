@@ -18,9 +18,9 @@ from dietcl.methods.er import ER
 from dietcl.streams.augment import make_batch
 from dietcl.streams.batch import Part
 from dietcl.streams.sampler import Mix, pools_of, sample
-from fixed import CURRENT, KEY, compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits, plain_reconstruction
-from tiny import tiny_config, tiny_learner
+from helpers.fixed_batch import CURRENT, KEY, compare, fixed_batch, fixed_learner
+from helpers.reference_losses import plain_cross_entropy, plain_logits, plain_reconstruction
+from helpers.tiny import tiny_config, tiny_learner
 
 
 @pytest.fixture

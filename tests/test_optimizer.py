@@ -10,7 +10,7 @@ from dietcl.config import Training
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
-from tiny import MODEL
+from helpers.tiny import MODEL
 
 PAPER = Training()
 

@@ -29,12 +29,12 @@ from dietcl.streams.sources.datasets.cloc import LABELS, LOCATIONS, TIMES, VALID
 from dietcl.streams.sources.datasets.imagenet import ImageNet10k, imagenet1k
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.stream import TimeStep
-from photos import photo
+from helpers.photos import photo
+from helpers.recording import paid, run_through, updates_of
+from helpers.tiny import tiny_learner
 from reproduction.datasets import manifest_of
 from reproduction.study import Study
 from reproduction.suites import DIETCL, Point
-from tiny import tiny_learner
-from watching import paid, run_through, updates_of
 
 Row = tuple[int, str, int]  # class, path, time
 Manifest = Callable[[str], Path]

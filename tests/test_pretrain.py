@@ -10,7 +10,7 @@ from dietcl.config import Pretraining
 from dietcl.engine.pretrain import pretrain
 from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
-from tiny import MODEL
+from helpers.tiny import MODEL
 
 CONFIG = Pretraining(updates=7, batch=8, checkpoint_every=3)
 

@@ -15,7 +15,7 @@ from dietcl.metrics import paired_difference, summarize
 from dietcl.report import comparison_rows, comparison_table, paired_rows, read_run, read_runs, write_report
 from dietcl.report.groups import group_runs
 from dietcl.report.runs import find_runs
-from fake_runs import write_run
+from helpers.fake_runs import write_run
 
 
 def _change(folder: Path, **values: Any) -> None:

@@ -12,7 +12,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from dietcl.report import read_runs, write_report
 from dietcl.report.figures import Figure
 from dietcl.report.groups import Group, entries_of
-from fake_runs import write_run
+from helpers.fake_runs import write_run
 from test_report_browser import CHROMIUM, DRIVER, bring, chart_of, hover, lines, open_chromium, tick
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")

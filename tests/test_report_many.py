@@ -22,7 +22,7 @@ from dietcl.report.groups import group_runs
 from dietcl.report.panels import swatch
 from dietcl.report.series import is_point, lone_points
 from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, look
-from fake_runs import STATE_BYTES, write_run
+from helpers.fake_runs import STATE_BYTES, write_run
 
 METHODS = ["dietcl", "er", "er_ace", "ewc", "mas", "gdumb", "l2p", "cassle", "dualnet", "ccic", "one_stage"]
 METHODS += ["two_stage", "joint", "naive", "linear_probe", "ncm", "ranpac", "acm", "derpp", "fixmatch", "lwf"]

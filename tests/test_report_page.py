@@ -16,7 +16,7 @@ from dietcl.report import comparison_rows, read_run, read_runs, write_report
 from dietcl.report.figures import _matrix
 from dietcl.report.page import accuracy_picture
 from dietcl.report.series import ceiling, chosen_samples, loss_lines, origin_lines, spending
-from fake_runs import write_run
+from helpers.fake_runs import write_run
 
 NASTY = "<script>alert(1)</script>"
 

@@ -9,8 +9,8 @@ import pytest
 from dietcl.report import comparison_rows, paired_rows, read_run, read_runs, write_report
 from dietcl.report.groups import group_runs
 from dietcl.run import execute
-from fake_runs import write_run
-from tiny import tiny_config
+from helpers.fake_runs import write_run
+from helpers.tiny import tiny_config
 
 
 @pytest.fixture(scope="module")

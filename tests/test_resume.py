@@ -20,9 +20,9 @@ from dietcl.errors import UserError
 from dietcl.files import LOCK
 from dietcl.report import write_report
 from dietcl.run import is_finished
-from runs import interrupt, outcome, run
-from tiny import tiny_config, tiny_learner, write_blobs
-from watching import hand_over
+from helpers.recording import hand_over
+from helpers.runs import interrupt, outcome, run
+from helpers.tiny import tiny_config, tiny_learner, write_blobs
 
 
 @pytest.mark.parametrize(("t", "fraction"), [(1, 0.3), (2, 0.3), (3, 0.3), (3, 1.0)])
@@ -69,7 +69,7 @@ sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 from dietcl.run import execute
 
 def progress(t, fraction):

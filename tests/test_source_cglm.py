@@ -15,7 +15,7 @@ from dietcl.streams.sources.datasets.cglm import Cglm
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.statistics import statistics
 from dietcl.streams.stream import build_stream
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 COUNT = 40
 TRAIN = [(f"{100 + number % 5}", f"{number % 3}/a/{number:03d}.jpg", 5.0 * number) for number in range(COUNT)]

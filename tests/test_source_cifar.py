@@ -14,7 +14,7 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.cifar import Cifar
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -14,7 +14,7 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.clear import Clear
 from dietcl.streams.sources.registry import prepare
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 CLASSES = ["BACKGROUND", "baseball"]
 

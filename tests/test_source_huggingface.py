@@ -19,7 +19,7 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers.huggingface import HuggingFace
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
-from prepared import quarantine, rows
+from helpers.prepared import quarantine, rows
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -15,7 +15,7 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers.idx import Idx
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.storage import Storage
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 IMAGES = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 

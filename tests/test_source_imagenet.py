@@ -15,7 +15,7 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
 from dietcl.streams.sources.registry import Reader, prepare
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 IN_1K = ["n01440764", "n15075141"]  # the first and the last class of ImageNet-1k
 BEYOND = ["n00005787", "n00006484", "n02075927"]

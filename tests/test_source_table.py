@@ -26,7 +26,7 @@ from dietcl.streams.sources.parsing import table_rows
 from dietcl.streams.sources.parsing.table_rows import csv_batches
 from dietcl.streams.sources.readers.table import Table
 from dietcl.streams.sources.registry import prepare
-from prepared import quarantine, rows
+from helpers.prepared import quarantine, rows
 
 UNMATCHED = "the row has quotes that do not match, or a line break inside them"
 

@@ -24,7 +24,7 @@ from dietcl.streams.sources.readers.tar import Tar
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.sources.samples import samples
 from dietcl.streams.storage import Storage
-from prepared import quarantine, rows
+from helpers.prepared import quarantine, rows
 
 
 def image(color: int = 0, kind: str = "PNG") -> bytes:

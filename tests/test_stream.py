@@ -24,7 +24,7 @@ from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, remarks, reveal
-from tiny import AMPLE, tiny_config, tiny_learner
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 
 def write(path: Path, label: Any, *, time: Any = None, split: Any = None, files: Any = None) -> Index:

@@ -17,6 +17,9 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import build_stream
+from helpers.recording import updates_of
+from helpers.scored_study import RuledStudy
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 from reproduction import suites as s
 from reproduction import trials
 from reproduction.datasets import SETUPS, Setup, held_out, manifest_of
@@ -27,9 +30,6 @@ from reproduction.show.results import stream_text, studies
 from reproduction.show.tables import sheets_of
 from reproduction.study import Missing, Study, seeds_of
 from reproduction.suites import Arm, Point
-from ruled import RuledStudy
-from tiny import AMPLE, tiny_config, tiny_learner
-from watching import updates_of
 
 LENGTHS = ((2, 10), (4, 20), (10, 50), (20, 100))
 PEAKS = {10: 0.2, 20: 0.4, 40: 0.5, 80: 0.501}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dietcl.methods.pieces.triplet import batch_hard, push_apart
-from plain import plain_batch_hard
+from helpers.reference_losses import plain_batch_hard
 
 
 @pytest.mark.parametrize("number", [2, 7])

@@ -18,8 +18,8 @@ from dietcl.engine.evaluator import Evaluator
 from dietcl.engine.loop import advance
 from dietcl.errors import NotFinite, Stopped
 from dietcl.signals import STOPPED, Saving, listening, seconds
-from runs import outcome, run, signal_at, small
-from tiny import tiny_learner
+from helpers.runs import outcome, run, signal_at, small
+from helpers.tiny import tiny_learner
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

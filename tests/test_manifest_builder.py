@@ -13,7 +13,7 @@ from dietcl.streams.manifest import Facts, read_facts
 from dietcl.streams.manifest_builder import Preparation
 from dietcl.streams.sources.readers.table import Table
 from dietcl.streams.sources.registry import prepare
-from prepared import quarantine, rows
+from helpers.prepared import quarantine, rows
 
 
 def facts_of(folder: Path, labels: list[str | None], recipe: str = "class", **facts: object) -> Facts:

@@ -14,13 +14,13 @@ from dietcl.files import locked
 from dietcl.process_pool import attempt
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
+from helpers.scored_study import RuledStudy
 from reproduction import command, trials
 from reproduction import study as studies
 from reproduction.datasets import SETUPS, Setup
 from reproduction.show.publish import markdown, publish
 from reproduction.show.table_formats import marks
 from reproduction.suites import ER_AT_RATES, SUITES, Point
-from ruled import RuledStudy
 
 
 def one_by_one(work, items, progress):

@@ -21,7 +21,7 @@ from dietcl.streams.recipes import Recipe
 from dietcl.streams.sources import registry
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.stream import build_stream
-from prepared import dietcl
+from helpers.prepared import dietcl
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from dietcl.streams.manifest import Facts, read_facts, write_manifest
 from dietcl.streams.packer import pack
 from dietcl.streams.packing import Packing
 from dietcl.streams.storage import Storage
-from packs import (
+from helpers.pack_sources import (
     BAD,
     COUNT,
     FACTS,

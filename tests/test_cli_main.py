@@ -15,7 +15,7 @@ from dietcl.cli.settings import method_defaults
 from dietcl.cli.train import parse_run
 from dietcl.config import PRESETS
 from dietcl.methods import METHODS, method_class
-from runs import small
+from helpers.runs import small
 
 VERBS = ("demo", "train", "compare", "reproduce", "pretrain", "streams", "methods", "report", "doctor")
 

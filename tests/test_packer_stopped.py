@@ -20,8 +20,8 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.packer import Packed, pack
 from dietcl.streams.packing import Packing
-from packs import BAD, COUNT, FACTS, FORMATS, SIDE, columns, make_source, stored
-from prepared import dietcl
+from helpers.pack_sources import BAD, COUNT, FACTS, FORMATS, SIDE, columns, make_source, stored
+from helpers.prepared import dietcl
 
 
 def content(folder: Path) -> tuple[str, list[bytes]]:

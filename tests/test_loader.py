@@ -31,9 +31,9 @@ from dietcl.streams.pictures import Pictures
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import GRAY, Storage
 from dietcl.streams.stream import Stream, build_stream
-from photos import photo, photo_columns, write_photos
-from prepared import dietcl
-from tiny import tiny_config
+from helpers.photos import photo, photo_columns, write_photos
+from helpers.prepared import dietcl
+from helpers.tiny import tiny_config
 
 CPU = torch.device("cpu")
 

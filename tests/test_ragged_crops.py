@@ -22,8 +22,8 @@ from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import Draw, pools_of, sample
 from dietcl.streams.storage import Storage, squares
 from dietcl.streams.stream import build_stream
-from photos import photo, write_photos
-from tiny import AMPLE, tiny_config, tiny_learner
+from helpers.photos import photo, write_photos
+from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 SIZE = 16
 CPU = torch.device("cpu")

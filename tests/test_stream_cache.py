@@ -21,7 +21,7 @@ from dietcl.streams.options import Mix
 from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.stream import Stream, build_stream
-from tiny import tiny_config, tiny_learner, write_blobs
+from helpers.tiny import tiny_config, tiny_learner, write_blobs
 
 RECIPES = {
     "class": Recipe(recipe="class", time_steps=3, label_rate=0.2),

@@ -11,7 +11,7 @@ import pytest
 import dietcl.cli.run_progress
 from dietcl.cli.main import main
 from dietcl.config import RunConfig
-from fake_runs import write_run
+from helpers.fake_runs import write_run
 
 ODD = "[/b] [red]"  # a tag that closes nothing, which rich refuses, and one that it would swallow
 

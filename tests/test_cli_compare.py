@@ -15,7 +15,7 @@ import pytest
 from dietcl.methods import METHODS, describe
 from dietcl.process_pool import in_processes
 from dietcl.report.runs import read_run
-from runs import small
+from helpers.runs import small
 
 COMPARED = ("naive", "er", "er:uniform", "ncm", "joint")
 

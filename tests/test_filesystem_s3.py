@@ -26,9 +26,9 @@ from dietcl.streams.sources.readers.table import Table
 from dietcl.streams.sources.readers.tar import Tar
 from dietcl.streams.sources.registry import Reader, prepare
 from dietcl.streams.storage import Storage
-from prepared import rows
-from processes import together
-from runs import outcome
+from helpers.distributed_runs import together
+from helpers.prepared import rows
+from helpers.runs import outcome
 
 BUCKET = "photos"
 

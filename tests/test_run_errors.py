@@ -15,8 +15,8 @@ from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.errors import Stopped, UserError
 from dietcl.files import locked
 from dietcl.signals import Saving
-from runs import outcome, run, signal_at, small
-from tiny import tiny_config
+from helpers.runs import outcome, run, signal_at, small
+from helpers.tiny import tiny_config
 
 # A damaged checkpoint of a run.
 
@@ -128,8 +128,8 @@ sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from runs import nothing
-from tiny import tiny_config
+from helpers.runs import nothing
+from helpers.tiny import tiny_config
 from dietcl.errors import UserError
 from dietcl.run import execute
 from dietcl.signals import Saving

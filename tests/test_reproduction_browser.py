@@ -3,9 +3,9 @@
 import pytest
 from selenium.webdriver.common.by import By
 
+from helpers.scored_study import RuledStudy
 from reproduction.show.publish import publish
 from reproduction.suites import SUITES
-from ruled import RuledStudy
 from test_report_browser import CHROMIUM, DRIVER, open_chromium
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")

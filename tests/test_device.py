@@ -14,9 +14,9 @@ from dietcl.errors import UserError
 from dietcl.methods import every_method
 from dietcl.run import open_stream
 from dietcl.signals import Saving
-from runs import interrupt, outcome, run, small
-from tiny import AMPLE, tiny_config
-from watching import Notes
+from helpers.recording import Notes
+from helpers.runs import interrupt, outcome, run, small
+from helpers.tiny import AMPLE, tiny_config
 
 CPU = torch.device("cpu")
 

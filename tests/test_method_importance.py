@@ -10,10 +10,10 @@ import torch
 from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase, Sweep
 from dietcl.streams.batch import Part
-from fixed import compare, fixed_batch, fixed_learner
-from plain import plain_cross_entropy, plain_logits
-from tiny import tiny_config, tiny_learner
-from watching import equal, run_through, take_in, updates_of, weights
+from helpers.fixed_batch import compare, fixed_batch, fixed_learner
+from helpers.recording import equal, run_through, take_in, updates_of, weights
+from helpers.reference_losses import plain_cross_entropy, plain_logits
+from helpers.tiny import tiny_config, tiny_learner
 
 SWEEPS = {"ewc": "fisher", "mas": "importance"}
 METHODS = pytest.mark.parametrize("method", SWEEPS)

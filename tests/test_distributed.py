@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors import safe_open
 
-import processes
 from dietcl import process_pool
 from dietcl.cli.main import main
 from dietcl.engine import distributed, phases
@@ -23,9 +22,9 @@ from dietcl.errors import Lost, Stopped
 from dietcl.methods import every_method
 from dietcl.run import execute
 from dietcl.signals import Saving
-from photos import write_photos
-from processes import config_of, die_once, free_port, launch, together, watch
-from runs import nothing, outcome, small
+from helpers.distributed_runs import config_of, die_once, free_port, launch, together, watch
+from helpers.photos import write_photos
+from helpers.runs import nothing, outcome, small
 
 # Odd budgets end amid an update or a sweep; curves evaluate within a time step.
 TASKS = [
@@ -141,6 +140,11 @@ def test_a_budget_in_seconds_is_spent_together(blobs, tmp_path):
 # Started by torchrun.
 
 
+def environment() -> dict[str, str]:
+    """Return an environment in which processes find the helpers, too."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def torchrun(size: int, *more: str) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run"]
     return [*launcher, "--nproc-per-node", str(size), "--master-port", str(free_port()), *more]
@@ -201,8 +205,8 @@ def test_no_process_waits_for_one_that_has_died(blobs, tmp_path, mode, code, wor
 
 def test_torchrun_shows_whose_death_ended_the_job(blobs, tmp_path):
     arguments, _ = dying(blobs, tmp_path, "raise")
-    command = [*torchrun(2), processes.__file__, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    command = [*torchrun(2), "-m", "helpers.distributed_runs", *arguments]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=240)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 30  # after which torchrun would have killed the other
     assert result.returncode == 1
     assert "ZeroDivisionError: of its own mind" in result.stderr
@@ -231,8 +235,8 @@ def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
 
 def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_path):
     arguments, undisturbed = dying(blobs, tmp_path, "kill")
-    command = [*torchrun(2, "--max-restarts", "1"), processes.__file__, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    command = [*torchrun(2, "--max-restarts", "1"), "-m", "helpers.distributed_runs", *arguments]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=240)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("run: going on in time step 2, after update") == 1
     assert outcome(tmp_path / "run") == single(undisturbed, tmp_path / "one")
@@ -241,9 +245,15 @@ def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_pat
 def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_path):
     arguments, undisturbed = dying(blobs, tmp_path, "kill")
     meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two"]
-    machine = [*torchrun(1, "--nnodes", "2", "--max-restarts", "2", *meet), processes.__file__, *arguments, "--fresh"]
+    machine = [
+        *torchrun(1, "--nnodes", "2", "--max-restarts", "2", *meet),
+        "-m",
+        "helpers.distributed_runs",
+        *arguments,
+        "--fresh",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    machines = [subprocess.Popen(machine, **pipes) for _ in range(2)]
+    machines = [subprocess.Popen(machine, env=environment(), **pipes) for _ in range(2)]
     try:
         said = "".join(machine.communicate(timeout=240)[0] for machine in machines)
     finally:

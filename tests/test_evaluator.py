@@ -13,7 +13,7 @@ from dietcl.config import Evaluation
 from dietcl.engine.evaluator import CHUNK, Counts, Evaluator, stratified_sample
 from dietcl.engine.loop import learn
 from dietcl.streams.stream import Stream, TestStep
-from tiny import tiny_config, tiny_learner
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def stream_of(labels_by_step, seed=0):

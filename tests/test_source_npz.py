@@ -17,7 +17,7 @@ from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers import npz
 from dietcl.streams.sources.readers.npz import Arrays
 from dietcl.streams.sources.registry import prepare
-from prepared import quarantine
+from helpers.prepared import quarantine
 
 GRAY = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 COLOR = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)

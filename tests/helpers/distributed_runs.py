@@ -24,7 +24,7 @@ from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
 from dietcl.signals import Saving
 from dietcl.streams.loader import Loader
-from tiny import AMPLE, tiny_config
+from helpers.tiny import AMPLE, tiny_config
 
 MICRO_BATCHES = 4
 # Forked from a process that has imported torch and done nothing else, which saves each of them four seconds.

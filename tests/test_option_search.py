@@ -15,7 +15,7 @@ from dietcl.engine.option_search import FOLDS, SHARES, TIME_STEPS, Found, choose
 from dietcl.errors import Stopped, UserError
 from dietcl.run import execute
 from dietcl.streams.index import open_manifest
-from tiny import tiny_config, tiny_learner
+from helpers.tiny import tiny_config, tiny_learner
 
 
 def nothing(*_):

@@ -13,7 +13,7 @@ from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.models.net import Unmetered
 from dietcl.streams.batch import Part
-from tiny import tiny_config, tiny_learner
+from helpers.tiny import tiny_config, tiny_learner
 
 # Where counts may differ, method by method: an update of ccic may be refused before it goes backward; some run the
 # encoder at its full price and leave the head out; dualnet takes the norm at four depths, and l2p's frozen patches get

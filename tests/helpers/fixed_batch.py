@@ -8,7 +8,7 @@ import torch
 from dietcl.methods.base import Phase
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.options import Mix
-from tiny import tiny_config, tiny_learner
+from helpers.tiny import tiny_config, tiny_learner
 
 KEY = (7, 2, 0, 0, 0)
 CLASSES, CURRENT = 5, [1, 3, 4]

@@ -10,8 +10,8 @@ from dietcl.engine.resume_position import Position
 from dietcl.methods.base import Method, Phase, Reserve, Sweep, Term
 from dietcl.models.net import Unmetered
 from dietcl.streams.sampler import Mix
-from tiny import tiny_config, tiny_learner
-from watching import Notes, equal, hand_over, run_through, weights
+from helpers.recording import Notes, equal, hand_over, run_through, weights
+from helpers.tiny import tiny_config, tiny_learner
 
 
 class Toy(Method):

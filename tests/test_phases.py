@@ -13,8 +13,8 @@ from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.methods.base import Method, Phase, Term
 from dietcl.streams.sampler import Mix
-from tiny import MODEL, tiny_config, tiny_learner
-from watching import run_through, updates_of, weights
+from helpers.recording import run_through, updates_of, weights
+from helpers.tiny import MODEL, tiny_config, tiny_learner
 
 PLAIN = ("dietcl", "er", "er_ace", "gdumb", "one_stage", "two_stage", "naive")  # a pass an image, and nothing else
 

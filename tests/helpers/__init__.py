@@ -1,0 +1,1 @@
+"""What tests share: streams, runs, references and recorders."""
