@@ -9,7 +9,9 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("formats", "growth", "index", "ledger", "loader", "processes", "resume", "saving", "startup")
+NAMES = (
+    *("formats", "growth", "index", "ledger", "loader", "predict", "processes", "resume", "saving", "startup", "walk"),
+)
 
 
 def main() -> int:

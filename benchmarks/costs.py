@@ -15,19 +15,19 @@ from typing import Any, Literal
 
 from benchmarks.cost_oracle import ARITHMETIC, Drawn, Paper
 from dietcl.cli.config_options import parse
-from dietcl.cli.settings import method_defaults
 from dietcl.config import Evaluation, RunConfig, preset
+from dietcl.config_builder import method_options
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.errors import UserError
 from dietcl.methods import METHODS
 from dietcl.methods.base import Phase, Sweep, Term
 from dietcl.models.net import Net
 from dietcl.process_pool import in_processes
-from dietcl.run import open_stream
+from dietcl.run import stream_of
 from dietcl.streams.batch import Batch, Part
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import TimeStep
 from reproduction.show.table_formats import Sheet, put_between
@@ -139,8 +139,8 @@ class Watch:
 def measure(name: str, size: str) -> Costs:
     """Run a method for two time steps and return the costs of its parts."""
     config = _config(name, size)
-    stream, index = open_stream(config)
-    learner = assemble(config, stream, Equipment(index), Silent())
+    stream, index = stream_of(config)
+    learner = assemble(config, stream, Equipment(index), NullRecorder())
     learner.method = watch = Watch(learner)  # type: ignore[assignment]
     for _ in learn(learner):
         pass
@@ -155,7 +155,7 @@ def _config(name: str, size: str) -> RunConfig:
     sizes = preset(size)
     is_micro = size == "micro"
     batch = 12 if is_micro else 6
-    options = method_defaults(name, sizes)
+    options = method_options(name, sizes)
     if name.startswith("dietcl"):
         options = replace(options, threshold="80%")  # 400 updates would leave none of so few to the memory alone
     return RunConfig(

@@ -14,12 +14,12 @@ from benchmarks.figure import Figure
 from dietcl.cli.train import parse_run
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.engine.resume_position import Position
-from dietcl.run import open_stream
+from dietcl.run import stream_of
 from dietcl.streams.manifest import write_manifest
+from dietcl.streams.options import Packing
 from dietcl.streams.packer import pack
-from dietcl.streams.packing import Packing
 
 EARLY, LATE, QUICK_LATE = 5, 200, 40
 # What learns, and how its images are packed.
@@ -87,19 +87,19 @@ def _learn(manifest: Path, method: str, late: int, rounds: int) -> tuple[dict[in
         for t, learner in learners.items():
             learner.position = Position(finished=t - 1)
             next(learn(learner))
-            assert isinstance(learner.witness, _Watch)
-            seconds[t].append(learner.witness.seconds)
+            assert isinstance(learner.recorder, _Watch)
+            seconds[t].append(learner.recorder.seconds)
     return memory, statistics.median(seconds[late]) / statistics.median(seconds[EARLY])
 
 
 def _assemble(manifest: Path, method: str, late: int) -> Learner:
     arguments = ["--stream", str(manifest), "--method", method, "--budget", str(UPDATES), "--recipe", "time"]
-    config, _ = parse_run([*arguments, "--time-steps", str(late), "--label-rate", "0.2"])
-    stream, index = open_stream(config)
+    config, *_ = parse_run([*arguments, "--time-steps", str(late), "--label-rate", "0.2"])
+    stream, index = stream_of(config)
     return assemble(config, stream, Equipment(index), _Watch())
 
 
-class _Watch(Silent):
+class _Watch(NullRecorder):
     """Keeps what a time step says of itself at its end, evaluation left out."""
 
     seconds = 0.0

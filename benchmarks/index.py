@@ -72,12 +72,12 @@ def measure(what: str, path: str) -> None:
     started = time.perf_counter()
     from dietcl.streams.index import open_manifest
     from dietcl.streams.manifest import read_facts
-    from dietcl.streams.recipes import Recipe
-    from dietcl.streams.stream_cache import open_stream
+    from dietcl.streams.options import Recipe
+    from dietcl.streams.stream_cache import cached_stream
 
     facts = read_facts(Path(path))
     recipe = Recipe(recipe="time", time_steps=facts.time_steps, label_rate=facts.label_rate)
-    stream = open_stream("cloc", open_manifest(Path(path)), recipe, 0)
+    stream = cached_stream("cloc", open_manifest(Path(path)), recipe, 0)
     found: dict[str, float] = {"seconds": time.perf_counter() - started}
     if what == "again":
         found |= _draws(stream)

@@ -21,10 +21,10 @@ from safetensors.numpy import load_file
 
 from dietcl.config import RunConfig
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
-from dietcl.engine.event_log import Journal
+from dietcl.engine.event_log import EventLog
+from dietcl.execution import Execution
 from dietcl.methods import method_class
 from dietcl.run import execute
-from dietcl.signals import Saving
 
 HALF_A_CHECKPOINT = "with half of a checkpoint written"
 BEFORE_RENAME = "before a checkpoint's rename"
@@ -111,9 +111,9 @@ def facts_of(folder: Path) -> Facts:
 def outcome(folder: Path) -> dict[str, str]:
     """Return digests of all that a finished run leaves behind, by name: tensors, arrays and events, clocks apart."""
     found: dict[str, Any] = {
-        f"weights: {name}": value for name, value in load_file(folder / "weights.safetensors").items()
+        f"weights: {name}": value for name, value in load_file(folder / "model.safetensors").items()
     }
-    for file in ("counts.npz", "samples.npz"):
+    for file in ("counts.npz", "confusion.npz", "samples.npz"):
         with np.load(folder / file) as arrays:
             found |= {f"{file}: {name}": arrays[name] for name in arrays}
     for file in ("receipts.json", "config.json"):
@@ -149,10 +149,8 @@ def _carry_out(config: RunConfig, folder: Path, shot: Shot) -> None:
     execute(
         config,
         folder,
-        device="cpu",
+        Execution(device="cpu", bad_images=1.0, checkpoint_every=shot.every),
         progress=lambda t, fraction: learning.append(time.monotonic()),
-        bad_share=1.0,
-        saving=Saving(every=shot.every),
     )
     first = (learning or [begun])[0]  # nothing may be left to learn
     facts = Facts(start=first - begun, work=time.monotonic() - first, moments=moments)
@@ -161,7 +159,7 @@ def _carry_out(config: RunConfig, folder: Path, shot: Shot) -> None:
 
 def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
     """Say whenever a moment comes; nothing is put back, because the process serves one run."""
-    replace, unlink, write = Path.replace, Path.unlink, Journal.write
+    replace, unlink, write = Path.replace, Path.unlink, EventLog.write
 
     def watched_replace(partial: Path, target: Path) -> Path:
         if target.parent.name != CHECKPOINTS:
@@ -178,10 +176,10 @@ def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
             come(REMOVING)
         unlink(path, missing_ok)
 
-    def watched_write(journal: Journal, event: str, **fields: object) -> None:
+    def watched_write(log: EventLog, event: str, **fields: object) -> None:
         file = folder / "events.jsonl"
         before = file.stat().st_size
-        write(journal, event, **fields)
+        write(log, event, **fields)
         come(HALF_AN_EVENT, file, before)
 
     def watched_hook(name: str, moment: str) -> Callable[..., Any]:
@@ -195,7 +193,7 @@ def _arm(method: str, folder: Path, come: Callable[..., None]) -> None:
 
     patch.object(Path, "replace", watched_replace).start()
     patch.object(Path, "unlink", watched_unlink).start()
-    patch.object(Journal, "write", watched_write).start()
+    patch.object(EventLog, "write", watched_write).start()
     for name, moment in HOOKS.items():
         patch.object(method_class(method), name, watched_hook(name, moment)).start()
 

@@ -11,10 +11,10 @@ from benchmarks.figure import Figure
 from dietcl.cli.train import parse_run
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.optimizer import build_optimizer
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.engine.phases import backward
 from dietcl.methods.base import Phase
-from dietcl.run import open_stream
+from dietcl.run import stream_of
 from dietcl.streams.augment import make_batch
 from dietcl.streams.batch import Batch
 from dietcl.streams.sampler import pools_of, sample
@@ -41,9 +41,9 @@ def run(quick: bool) -> list[Figure]:
 
 def _medians(method: str, rounds: int) -> tuple[float, ...]:
     arguments = ["--stream", "glyphs", "--method", method, "--budget", "1e9", "--label-rate", "0.05"]
-    config, _ = parse_run(arguments)
-    stream, index = open_stream(config)
-    learner = assemble(config, stream, Equipment(index), Silent())
+    config, *_ = parse_run(arguments)
+    stream, index = stream_of(config)
+    learner = assemble(config, stream, Equipment(index), NullRecorder())
     step = stream.steps[T - 1]
     learner.network.head.grow(step.seen_classes, torch.Generator())
     learner.ledger.open(step.t, step.seen_classes)

@@ -14,13 +14,10 @@ import dietcl._compat  # noqa: F401
 from benchmarks.figure import Figure
 from benchmarks.photos import write_photos
 from dietcl.streams.augment import crop_and_flip
-from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.index import open_manifest
 from dietcl.streams.loader import Loader
-from dietcl.streams.options import Mix
+from dietcl.streams.options import Augmentation, Mix, Packing, Recipe
 from dietcl.streams.packer import pack
-from dietcl.streams.packing import Packing
-from dietcl.streams.recipes import Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.sources.registry import prepare

@@ -47,7 +47,7 @@ def _compare(size: str, method: str, options: list[str], folder: Path, rounds: i
     _images_per_second(1, 1, method, options, place / "alone")
     title = f"{size}, {method}"
     spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {rounds} rounds"
-    single, processes = (load_file(place / name / "weights.safetensors") for name in ("alone", "processes"))
+    single, processes = (load_file(place / name / "model.safetensors") for name in ("alone", "processes"))
     weights = max(float(np.abs(single[name] - processes[name]).max(initial=0)) for name in single)
     losses = [np.load(place / name / "counts.npz")["loss_sum"].sum() for name in ("threads", "processes")]
     return [

@@ -20,8 +20,8 @@ from benchmarks.figure import Figure
 from benchmarks.kills import HOOKS, MOMENTS, Facts, Shot, differences, facts_of, outcome, start, wait
 from dietcl.cli.train import parse_run
 from dietcl.config import RunConfig
+from dietcl.execution import Execution
 from dietcl.run_folder import is_finished
-from dietcl.signals import Saving
 from dietcl.streams.manifest import write_manifest
 
 KILLS, QUICK_KILLS = 200, 8
@@ -111,7 +111,7 @@ def make_configs(folder: Path, cases: Iterable[str]) -> dict[str, RunConfig]:
     for case in cases:
         manifest = pictures if case.endswith("pictures") else squares
         choices = f"--stream {manifest} --method {case.partition(',')[0]} --seed {list(CASES).index(case)}"
-        configs[case], _ = parse_run(f"{choices} {COMMON} {CASES[case]}".split())
+        configs[case], *_ = parse_run(f"{choices} {COMMON} {CASES[case]}".split())
     return configs
 
 
@@ -119,7 +119,7 @@ def hunt(
     case: str, config: RunConfig, kills: int, folder: Path, note: Callable[..., None] = lambda **fields: None
 ) -> Hunt:
     """Kill runs of one configuration so many times and compare their ends."""
-    expected = outcome(_undisturbed(config, folder / "whole", Saving.every))
+    expected = outcome(_undisturbed(config, folder / "whole", Execution.checkpoint_every))
     # To save more often must not change anything either; what this run meets on its way can be aimed at.
     busy = _undisturbed(config, folder / "busy", every=1)
     facts, found = facts_of(busy), Hunt(case, different=differences(expected, outcome(busy)))

@@ -13,18 +13,19 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+import dietcl.run
 from benchmarks.figure import Figure
 from dietcl.cli.train import parse_run
-from dietcl.engine import state
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
-from dietcl.engine.event_log import Journal
+from dietcl.engine.event_log import EventLog
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.optimizer import build_optimizer
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.engine.phases import backward
+from dietcl.engine.state import save_state
+from dietcl.execution import Execution
 from dietcl.methods.base import Phase
-from dietcl.run import execute, open_stream
-from dietcl.signals import Saving
+from dietcl.run import execute, stream_of
 from dietcl.streams.augment import make_batch
 from dietcl.streams.loader import Images
 from dietcl.streams.manifest import write_manifest
@@ -48,13 +49,13 @@ def run(quick: bool) -> list[Figure]:
 
 def _micro(method: str, folder: Path, rounds: int, time_steps: int) -> list[Figure]:
     """Learn `glyphs` with all options as they are, and measure how much of the run is spent on saving."""
-    config, _ = parse_run(f"--stream glyphs --method {method} --first-time-steps {time_steps}".split())
+    config, *_ = parse_run(f"--stream glyphs --method {method} --first-time-steps {time_steps}".split())
     shares, saves, size = [], [], 0.0
     for number in range(rounds):
         place = folder / method / str(number)
-        with _timing(state, "save") as saving, _timing(Journal, "sync") as syncing:
+        with _timing(dietcl.run, "save_state") as saving, _timing(EventLog, "sync") as syncing:
             started = time.perf_counter()
-            execute(config, place, device="cpu", progress=lambda t, fraction: None)
+            execute(config, place, Execution(device="cpu"))
             seconds = time.perf_counter() - started
         shares.append(100 * (sum(saving) + sum(syncing)) / seconds)
         saves += saving
@@ -69,9 +70,9 @@ def _micro(method: str, folder: Path, rounds: int, time_steps: int) -> list[Figu
 def _small(folder: Path, rounds: int) -> list[Figure]:
     """Time images that are learned and checkpoints in turn, and put a time step of the preset's budget together."""
     words = f"--stream {_write(folder / 'noise')} --preset small --weights random --time-steps 1 --label-rate 0.5"
-    config, _ = parse_run(words.split())
-    stream, index = open_stream(config)
-    learner = assemble(config, stream, Equipment(index), Silent())
+    config, *_ = parse_run(words.split())
+    stream, index = stream_of(config)
+    learner = assemble(config, stream, Equipment(index), NullRecorder())
     learn = _learning(learner)
     learn()  # the first time warms up
     optimizer = build_optimizer(learner.network, {}, config.training)
@@ -80,12 +81,18 @@ def _small(folder: Path, rounds: int) -> list[Figure]:
     for _ in range(rounds):
         images.append(_seconds(learn) / IMAGES)
         learner.optimizers = {"": optimizer}
-        amid.append(_seconds(lambda: state.save(learner, Checkpoints(folder / "amid", Saving.keep), journal=0)))
+        amid.append(
+            _seconds(lambda: save_state(learner, Checkpoints(folder / "amid", Execution.keep_checkpoints), event_log=0))
+        )
         learner.optimizers = {}  # as at the end of a time step, when no phase is under way
-        end.append(_seconds(lambda: state.save(learner, Checkpoints(folder / "end", Saving.keep), journal=0)))
+        end.append(
+            _seconds(lambda: save_state(learner, Checkpoints(folder / "end", Execution.keep_checkpoints), event_log=0))
+        )
     updates, batch = int(config.budget), config.training.batch
     update = batch * statistics.median(images)
-    between = min(Saving.every, math.ceil(60 * Saving.minutes / update))  # updates, or so many minutes of them
+    between = min(
+        Execution.checkpoint_every, math.ceil(60 * Execution.checkpoint_minutes / update)
+    )  # updates, or so many minutes of them
     saving = updates // between * statistics.median(amid) + statistics.median(end)
     whole = f"a time step of {updates} updates of {batch:,} images, composed of the parts below"
     return [

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from reproduction import budget_contrasts as b
 from reproduction import contrasts as c
 from reproduction import suites as s
-from reproduction.datasets import Setup
+from reproduction.datasets import Dataset
 from reproduction.measures import average, final
 from reproduction.study import Missing, Study
 from reproduction.verdicts import Contrast, Contrasts, Evidence
 
 
-def _testable(setup: Setup) -> str:
+def _testable(dataset: Dataset) -> str:
     return ""
 
 
-def _even(setup: Setup) -> str:
-    return "every time step has equally many labels, so that a balanced memory is the same" if setup.is_even else ""
+def _even(dataset: Dataset) -> str:
+    return "every time step has equally many labels, so that a balanced memory is the same" if dataset.is_even else ""
 
 
-def _binary(setup: Setup) -> str:
-    return "of two classes chance gets half right, so that a share of accuracy says little" if setup.is_binary else ""
+def _binary(dataset: Dataset) -> str:
+    return "of two classes chance gets half right, so that a share of accuracy says little" if dataset.is_binary else ""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Claim:
     paper: str
     suite: str
     contrasts: Contrasts
-    untestable: Callable[[Setup], str] = _testable
+    untestable: Callable[[Dataset], str] = _testable
     """Says why a stream cannot test it, if so."""
 
 
 def contrasts_of(claim: Claim, study: Study) -> list[Contrast]:
-    """Return a claim's differences as far as they were measured on a setup; none if that is not far enough."""
+    """Return a claim's differences as far as they were measured on a dataset; none if that is not far enough."""
     try:
         return claim.contrasts(Evidence(study))
     except Missing:

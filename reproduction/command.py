@@ -1,4 +1,4 @@
-"""`dietcl reproduce`: regenerate the paper's tables and figures on a stream, and judge its claims."""
+"""The command: regenerate the paper's tables and figures on a stream, and judge its claims."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from dietcl.cli.config_options import parse
-from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
-from dietcl.errors import UserError
-from dietcl.files import room
-from dietcl.process_pool import cores
+from dietcl import UserError
+from dietcl.clusters import On, WorkPool, cluster_options, steps_finished, work_pool
+from dietcl.files import disk_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,13 +22,13 @@ if TYPE_CHECKING:
 DESCRIPTION = """Regenerate a table or figure of the paper on a stream; counts, tables and pictures go to --out.
 
 Examples:
-  dietcl reproduce table1 --stream glyphs
-  dietcl reproduce budget --stream cifar100 --data packs/ --seeds 3 --jobs 2
-  dietcl reproduce all --stream fruits360 --data packs/
-  dietcl reproduce table1 --stream yearbook --data packs/ --methods er,er:uniform,dietcl
-  dietcl reproduce ablation --stream cifar100@base --data packs/     (with the paper's encoder)
-  dietcl reproduce table1 --stream cloc --data cloc/manifest.parquet
-  dietcl reproduce claims --write RESULTS.md     (from the counts in --out; runs nothing)
+  python -m reproduction table1 --stream glyphs
+  python -m reproduction budget --stream cifar100 --data packs/ --seeds 3 --jobs 2
+  python -m reproduction all --stream fruits360 --data packs/
+  python -m reproduction table1 --stream yearbook --data packs/ --methods er,er:uniform,dietcl
+  python -m reproduction ablation --stream cifar100@base --data packs/     (with the paper's encoder)
+  python -m reproduction table1 --stream cloc --data cloc/manifest.parquet
+  python -m reproduction claims --write RESULTS.md     (from the counts in --out; runs nothing)
 
 Suites: {suites}.
 Streams: {streams}; @ and a preset after one is another size.
@@ -62,7 +60,7 @@ class Options:
     """What each run gets there, with commas, as in `dietcl compare`."""
     out: Path = Path("results")
     """Where the counts, tables and pictures go, in a folder for each stream."""
-    scratch: Path = Path("runs/reproduce")
+    scratch: Path = Path("runs/reproduction")
     """Where unfinished runs lie."""
     write: Path | None = None
     """With claims: put the tables between the marks in this Markdown file."""
@@ -75,20 +73,32 @@ class Options:
         cluster_options(self.on, self.cluster)
 
 
-def main(arguments: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code: 2 for what the user can mend, 130 after Ctrl-C."""
+    try:
+        return _reproduce(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        print(f"reproduction: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("reproduction: stopped", file=sys.stderr)
+        return 130
+
+
+def _reproduce(arguments: list[str]) -> int:
     """Carry out what is missing, then write and print the tables."""
-    from reproduction.datasets import SETUPS, setup_named
+    from reproduction.datasets import DATASETS, dataset_named
     from reproduction.suites import SUITES, suites_named
 
-    description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(SETUPS))
-    options = parse(Options(), arguments, "dietcl reproduce", description)
+    description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(DATASETS))
+    options = tyro.cli(Options, args=arguments, prog="python -m reproduction", description=description)
     if not options.name:
-        raise UserError(f"reproduce: name a suite ({', '.join(SUITES)}), all or claims")
+        raise UserError(f"name a suite ({', '.join(SUITES)}), all or claims")
     if options.name == "claims":
         return _claims(options)
     if options.write is not None:
         raise UserError(f"--write {options.write}: goes with claims; leave it out")
-    setup_named(options.stream)
+    dataset_named(options.stream)
     suites = suites_named(options.name, options.methods)
 
     from reproduction.show.publish import publish
@@ -96,9 +106,9 @@ def main(arguments: list[str]) -> int:
 
     console = _console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
-    folder, carry = options.out / options.stream, _carrier(options, say)
-    with room(options.out), _bars() as report:
-        study = Study(options.stream, options.out, options.scratch, options.data, carry, report, say)
+    folder, pool = options.out / options.stream, _pool(options, say)
+    with disk_errors(options.out), _bars() as report:
+        study = Study(options.stream, options.out, options.scratch, options.data, pool, report, say)
         for name, suite in suites.items():
             carried = study.measure(suite, options.seeds)
             if not study.has_run:
@@ -109,7 +119,7 @@ def main(arguments: list[str]) -> int:
             try:
                 found, measured = finished.found(SUITES[name])
             except Missing:
-                raise UserError(f"reproduce {name}: every run diverged, so that there is nothing to show") from None
+                raise UserError(f"{name}: every run diverged, so that there is nothing to show") from None
             for sheet in publish(finished, name, found, measured, folder):
                 console.print(sheet.table(), "")
             say(f"page: {folder / name}.html")
@@ -123,17 +133,16 @@ def _console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-def _carrier(options: Options, say: Callable[[str], None]) -> Carrier:
+def _pool(options: Options, say: Callable[[str], None]) -> WorkPool:
     from reproduction.run_cache import folder_of
 
-    return carrier(
+    return work_pool(
         options.on,
         options.cluster,
         options.jobs,
         folder=options.scratch / ".jobs",
-        local_jobs=cores(),
-        reach=lambda cell: steps_finished(folder_of(cell, options.scratch / options.stream)),
-        say=say,
+        progress_of=lambda cell: steps_finished(folder_of(cell, options.scratch / options.stream)),
+        notify=say,
     )
 
 
@@ -151,7 +160,7 @@ def _claims(options: Options) -> int:
     if not found:
         raise UserError(f"--out {options.out}: holds no counts; give the folder that a suite wrote, or run one first")
     if options.write is not None:
-        with room(options.write.parent):
+        with disk_errors(options.write.parent):
             write_results(options.write, options.out)
     _console().print(verdict_sheet(found).table(), "")
     for sentence in (sentence for study in found for sentence in left_out(study)):

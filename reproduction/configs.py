@@ -1,43 +1,32 @@
-"""What a cell is run with: a setup, a method and its rates as a configuration, and a hash of all that."""
+"""What a cell is run with: a dataset, a method and its rates as a configuration, and a hash of all that."""
 
 from dataclasses import replace
 
-from dietcl.cli.settings import method_defaults
-from dietcl.config import Evaluation, RunConfig, preset
-from dietcl.files import digest
-from dietcl.models.checkpoints import shipped
-from dietcl.models.presets import OWN_PATCHES
-from reproduction.datasets import Setup, setup_named
+from dietcl import PRESETS, RunConfig, build_config, weights_identity
+from reproduction.datasets import Dataset, dataset_named
 from reproduction.run_cache import Cell
 from reproduction.trials import Trial
 
 
 def config_of(name: str, method: str, trial: Trial | None, updates: int, seed: int) -> RunConfig:
-    """Return a configuration with the setup's name in the place of its manifest, the same on every machine."""
-    setup, base = setup_named(name), method.partition(":")[0]
-    sizes = preset(setup.preset)
-    own, training, augmentation = method_defaults(method, sizes), sizes.training, sizes.augmentation
-    if trial is not None:
-        own, training = replace(own, **trial.options(base)), trial.training(training)
-    if setup.reader is not None and not setup.reader.mirror:
-        augmentation = replace(augmentation, flip=False)
-    return RunConfig(
-        method=base,
-        method_config=own,
-        stream=name,
-        source=None,
-        recipe=setup.recipe,
-        model=sizes.model,
-        weights="shipped" if sizes.model.encoder in OWN_PATCHES else sizes.model.encoder,
-        training=training,
-        augmentation=augmentation,
-        budget=str(updates),
-        evaluation=Evaluation(test_images=setup.test_images),
+    """Return a configuration with the dataset's name in the place of its manifest, the same on every machine."""
+    dataset, base = dataset_named(name), method.partition(":")[0]
+    mirrors = dataset.reader is None or dataset.reader.mirror
+    config = build_config(
+        "glyphs",
+        method,
+        dataset.preset,
+        budget=updates,
         seed=seed,
+        test_images=dataset.test_images,
+        flip=mirrors and PRESETS[dataset.preset].augmentation.flip,
+        **({} if trial is None else trial.options(base)),
     )
+    if trial is not None:
+        config = replace(config, training=trial.training(config.training))
+    return replace(config, stream=name, source=None, recipe=dataset.recipe)
 
 
-def cell_of(key: str, config: RunConfig, setup: Setup) -> Cell:
+def cell_of(key: str, config: RunConfig, dataset: Dataset) -> Cell:
     """Return a cell that is another one with other first weights, or with images that are read otherwise."""
-    weights = digest(shipped(config.model.encoder)) if config.weights == "shipped" else config.weights
-    return Cell(key, config, replace(config, weights=weights, source=setup.reader).hash())
+    return Cell(key, config, replace(config, weights=weights_identity(config), source=dataset.reader).hash())

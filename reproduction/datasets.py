@@ -1,34 +1,19 @@
 """Setups: the streams that suites learn, each with its data, its cut, its size and its regime."""
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from dietcl.config import PRESETS
-from dietcl.errors import UserError
-from dietcl.files import default_cache, digest, write_bytes
-from dietcl.streams.holdout import holdout
-from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
-from dietcl.streams.sources.builtin.source_cache import prepare_pack
-from dietcl.streams.sources.readers.npz import Arrays
-from dietcl.streams.sources.readers.webp_zip import Strips
+from dietcl import PRESETS, Recipe, UserError, prepare, reader
 
 Progress = Callable[[int, int | None], None]
 AT = "@"
-"""Between the name of a setup and another size than its own."""
-HELD_OUT_SHARE = 0.1
-"""Share of the training images on which hyperparameters are judged, in the place of the test images."""
+"""Between the name of a dataset and another size than its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class Dataset:
     """A stream, how it is cut, and at which size and budget it is learned."""
 
     title: str
@@ -49,40 +34,42 @@ class Setup:
 
 
 # One more line here makes another stream known to every suite.
-SETUPS: dict[str, Setup] = {
-    "cifar100": Setup(
+DATASETS: dict[str, Dataset] = {
+    "cifar100": Dataset(
         title="CIFAR-100",
         recipe=Recipe(recipe="class"),
         is_even=True,
-        reader=Strips(),
+        reader=reader("strips"),
         pack="cifar100_32_webp.zip",
     ),
-    "fruits360": Setup(
+    "fruits360": Dataset(
         title="Fruits-360",
         recipe=Recipe(recipe="time", label_rate=0.02),
-        reader=Strips(label="first-word"),
+        reader=reader("strips", label="first-word"),
         pack="fruits360_32_webp.zip",
     ),
-    "glyphs": Setup(title="glyphs", recipe=Recipe(recipe="class", label_rate=0.02), is_even=True, reader=Glyphs()),
-    "yearbook": Setup(
+    "glyphs": Dataset(
+        title="glyphs", recipe=Recipe(recipe="class", label_rate=0.02), is_even=True, reader=reader("glyphs")
+    ),
+    "yearbook": Dataset(
         title="Yearbook",
         recipe=Recipe(recipe="time"),
         is_binary=True,
         test_images=None,  # few of them are of early years
-        reader=Arrays(label="gender", time="year", split="split", test="1", unknown="-1"),
+        reader=reader("arrays", label="gender", time="year", split="split", test="1", unknown="-1"),
         pack="yearbook_32.npz",
     ),
-    "imagenet10k": Setup(
+    "imagenet10k": Dataset(
         title="ImageNet10k", recipe=Recipe(recipe="class"), preset="base", test_images=None, updates=500
     ),
-    "cloc": Setup(
+    "cloc": Dataset(
         title="CLOC",
         recipe=Recipe(recipe="time", label_rate=0.005),
         preset="base",
         test_images=None,
         updates=1000,
     ),
-    "cglm": Setup(
+    "cglm": Dataset(
         title="CGLM",
         recipe=Recipe(recipe="time", label_rate=0.05),
         preset="base",
@@ -92,53 +79,31 @@ SETUPS: dict[str, Setup] = {
 }
 
 
-def setup_named(name: str) -> Setup:
-    """Return a setup by its name, at its own size or at that of a preset after it, as in cifar100@micro."""
+def dataset_named(name: str) -> Dataset:
+    """Return a dataset by its name, at its own size or at that of a preset after it, as in cifar100@micro."""
     stream, at, size = name.partition(AT)
-    if stream not in SETUPS:
-        raise UserError(f"--stream {name}: no such setup; choose from {', '.join(SETUPS)}")
-    setup = SETUPS[stream]
+    if stream not in DATASETS:
+        raise UserError(f"--stream {name}: no such dataset; choose from {', '.join(DATASETS)}")
+    dataset = DATASETS[stream]
     if not at:
-        return setup
-    if size == setup.preset:
+        return dataset
+    if size == dataset.preset:
         raise UserError(f"--stream {name}: {size} is its own size; leave {at}{size} out")
     if size not in PRESETS:
         raise UserError(f"--stream {name}: no such size; choose from {', '.join(PRESETS)}")
-    return replace(setup, title=f"{setup.title} ({size})", preset=size)
+    return replace(dataset, title=f"{dataset.title} ({size})", preset=size)
 
 
 def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, total: None) -> Path:
-    """Return the manifest of a setup, prepared in the cache from its pack in the folder `data`, or given by it."""
-    setup = setup_named(name)
+    """Return the manifest of a dataset, prepared in the cache from its pack in the folder `data`, or given by it."""
+    dataset = dataset_named(name)
     if data is not None and data.suffix == ".parquet":
         return data
-    if setup.reader is None:
+    if dataset.reader is None:
         raise UserError(f"--stream {name}: give its manifest (`dietcl data prepare` makes it): --data MANIFEST.parquet")
-    if not setup.pack:
-        return Path(setup.reader.prepare(default_cache(), progress))
-    pack = (data or Path("data")) / setup.pack
+    if not dataset.pack:
+        return prepare(name, dataset.reader, progress)
+    pack = (data or Path("data")) / dataset.pack
     if not pack.is_file():
-        raise UserError(f"{pack}: no such file; give the folder that holds {setup.pack}: --data FOLDER")
-    reader = replace(setup.reader, path=pack) if isinstance(setup.reader, Strips) else setup.reader
-    facts = {"pack": digest(pack), "reader": repr(setup.reader)}
-
-    def fill(folder: Path) -> None:
-        from dietcl.streams.sources.registry import prepare
-
-        prepare(reader, str(pack), folder, progress=progress)
-
-    return prepare_pack(default_cache(), name.partition(AT)[0], facts, fill)
-
-
-def held_out(manifest: Path) -> Path:
-    """Return a manifest beside this one without its test images, in whose place a tenth of the others stands."""
-    path = manifest.with_name(f"{manifest.stem}-held-out.parquet")
-    if not path.is_file() or path.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
-        table = pq.read_table(manifest)
-        table = table.filter(pc.equal(table["split"], "train"))
-        split = pa.array(holdout(table["id"].to_pylist(), HELD_OUT_SHARE))
-        table = table.set_column(table.schema.get_field_index("split"), table.schema.field("split"), split)
-        content = io.BytesIO()
-        pq.write_table(table, content, compression="zstd")
-        write_bytes(path, content.getvalue())
-    return path
+        raise UserError(f"{pack}: no such file; give the folder that holds {dataset.pack}: --data FOLDER")
+    return prepare(pack, dataset.reader, progress)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.clusters import Carrier
-from dietcl.config import RunConfig
-from dietcl.errors import NotFinite, UserError, reason
+from dietcl import NotFinite, Run, RunConfig, UserError, open_stream, solved_head_accuracy, train_config
+from dietcl.clusters import WorkPool
+from dietcl.errors import reason
 from dietcl.files import write_bytes
 from dietcl.metrics import Summary, summarize
-from dietcl.models.presets import OWN_PATCHES
 
 _MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that are kept
 
@@ -60,7 +59,7 @@ class Result:
         return self.summary.accuracy_pooled if self.is_pooled else self.summary.accuracy_mean
 
 
-class Store:
+class RunCache:
     """A JSONL file of finished cells, one line each."""
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +114,7 @@ class Store:
 
 
 def run_cells(
-    cells: Sequence[Cell], store: Store, scratch: Path, carry: Carrier, report: Callable[[float, int], None]
+    cells: Sequence[Cell], store: RunCache, scratch: Path, pool: WorkPool, report: Callable[[float, int], None]
 ) -> None:
     """Run what is not done yet, and report how many are, also in part; one that fails does not stop the others."""
     waiting = [cell for cell in cells if cell not in store]
@@ -128,7 +127,7 @@ def run_cells(
 
     report(len(cells) - len(waiting), len(cells))
     work = partial(_run, scratch)
-    for outcome in carry(work, waiting, progress=lambda number, t: advance(number, t / _length(waiting[number]))):
+    for outcome in pool(work, waiting, progress=lambda number, t: advance(number, t / _length(waiting[number]))):
         if outcome.value is None:
             failures.append(_log(waiting[outcome.number], outcome.failure or "", scratch))
         else:
@@ -158,54 +157,46 @@ def _log(cell: Cell, failure: str, scratch: Path) -> str:
 
 def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str, Any]:
     """Carry out a run in a folder of its own, which is removed once its counts are known."""
-    from dietcl.run import execute
-
-    folder, failure = folder_of(cell, scratch), None
-    device = _device(cell.config)
+    folder = folder_of(cell, scratch)
     try:
-        execute(cell.config, folder, device=device, progress=lambda t, share: report(max(0, t - 1) + share))
+        run = train_config(
+            cell.config, folder, progress=lambda t, share: report(max(0, t - 1) + share), device=_device(cell.config)
+        )
+        measured = _measured(cell.config, run)
     except NotFinite as stop:
-        failure = str(stop)
-    entry = {"key": cell.key, "hash": cell.hash, **_measured(cell.config, folder, failure)}
+        measured = {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": str(stop)}
     shutil.rmtree(folder)
-    return entry
+    return {"key": cell.key, "hash": cell.hash, **measured}
 
 
 def _device(config: RunConfig) -> str:
-    """Return the CPU for sizes of our own, which are made for it."""
-    return "cpu" if config.model.encoder in OWN_PATCHES else "auto"
+    """Return the CPU for encoders of our own, which are small enough for it."""
+    return "cpu" if config.weights == "shipped" else "auto"
 
 
-def _measured(config: RunConfig, folder: Path, failure: str | None) -> dict[str, Any]:
-    """Return counts and facts of a finished run; of one that diverged, that alone."""
-    from dietcl.run import open_stream
-    from dietcl.solved_head import ridge_accuracy
-
-    if failure is not None:
-        return {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": failure}
-    stream, _ = open_stream(config)
-    labels = [len(step.labeled) for step in stream.steps]
-    receipts = json.loads((folder / "receipts.json").read_text())
+def _measured(config: RunConfig, run: Run) -> dict[str, Any]:
+    """Return counts and facts of a finished run."""
+    assert run.receipts is not None
+    cut = {**vars(config.recipe), "seed": config.seed, "first_time_steps": config.first_time_steps}
+    stream = open_stream(config.stream, **cut)
     flops: dict[str, float] = {}
-    for step in receipts["steps"]:
-        for item in step["items"]:
-            if item["flops"]:  # evaluation is free
-                flops[item["purpose"]] = flops.get(item["purpose"], 0) + item["flops"]
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    curve = [{**event, "event": None} for event in events if event["event"] == "curve"]
+    for item in (item for step in run.receipts.steps for item in step.items):
+        if item.flops:  # evaluation is free
+            flops[item.purpose] = flops.get(item.purpose, 0) + item.flops
+    weights = str(run.path / "model.safetensors")
     facts = {
         "stream": stream.identity,
-        "labels_per_step": sum(labels) / len(labels),
-        "labels": sum(labels),
-        "arriving_per_step": sum(labels) / len(labels) / max(stream.realized_rate, 1e-9),
-        "ridge": ridge_accuracy(replace(config, weights=str(folder / "weights.safetensors")), device=_device(config)),
+        "labels_per_step": stream.labels / len(stream.steps),
+        "labels": stream.labels,
+        # By the rate, not by the images, as committed counts have it to the last digit.
+        "arriving_per_step": stream.labels / len(stream.steps) / max(stream.realized_rate, 1e-9),
+        "ridge": solved_head_accuracy(replace(config, weights=weights), device=_device(config)),
         "flops": flops,
-        "updates": sum(event["updates"] for event in events if event["event"] == "step_end"),
+        "updates": sum(event["updates"] for event in run.of("step_end")),
     }
-    if curve:
+    if curve := run.of("curve"):
         facts["curve"] = [{name: event[name] for name in ("t", "update", "loss", "accuracy")} for event in curve]
-    with np.load(folder / "counts.npz") as counts:
-        return {**{name: _rows(counts[name], decimals) for name, decimals in _MATRICES.items()}, "facts": facts}
+    return {**{name: _rows(run.counts[name], decimals) for name, decimals in _MATRICES.items()}, "facts": facts}
 
 
 def _rows(matrix: npt.NDArray[Any], decimals: int) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""A study: the runs of one setup, each carried out once; what is searched first, and the regime that follows."""
+"""A study: the runs of one dataset, each carried out once; what is searched first, and the regime that follows."""
 
 import itertools
 import json
@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dietcl.clusters import Carrier
-from dietcl.config import preset
-from dietcl.errors import UserError
+from dietcl import PRESETS, UserError, hold_out, manifest_hash
+from dietcl.clusters import WorkPool
 from dietcl.files import locked, make_folder, write_json
-from dietcl.streams.index import open_manifest
 from reproduction import trials
 from reproduction.configs import cell_of, config_of
-from reproduction.datasets import held_out, manifest_of, setup_named
-from reproduction.run_cache import Cell, Result, Store, run_cells
+from reproduction.datasets import dataset_named, manifest_of
+from reproduction.run_cache import Cell, Result, RunCache, run_cells
 from reproduction.suites import (
     ER_UNIFORM,
     PAPER_RATE,
@@ -37,8 +35,10 @@ FIRST_BUDGET = 10
 LAST_BUDGET = 160
 """The largest S*, by what two cores can do: at 1.25 times as much, `table1` takes them two hours."""
 MORE_SEEDS = 2
+WITH_JOINT_PHASE = ("dietcl", "er")
+"""The methods whose threshold is a number of updates, which the study scales with the budget."""
 HELD_OUT = "/held-out"
-"""After a setup's name: its stream with training images in the place of the test images."""
+"""After a dataset's name: its stream with training images in the place of the test images."""
 Report = Callable[[str, float, int], None]  # what is being run, how many cells of it are done, and how many there are
 
 
@@ -72,7 +72,7 @@ def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
 
 
 class Study:
-    """One setup; counts lie in the folder `out`, unfinished runs in `scratch`; without a carrier it only looks up."""
+    """One dataset; counts lie in the folder `out`, unfinished runs in `scratch`; without a pool it only looks up."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Study:
         out: Path,
         scratch: Path = Path(),
         data: Path | None = None,
-        carry: Carrier | None = None,
+        pool: WorkPool | None = None,
         report: Report = lambda *told: None,
         say: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self.name, self.setup, self.data = name, setup_named(name), data
-        self.cells = Store(out / name / "cells.jsonl")
-        self.searched = Store(out / name / "search.jsonl")
-        self._scratch, self._carry, self._report, self._say = scratch / name, carry, report, say
+        self.name, self.dataset, self.data = name, dataset_named(name), data
+        self.cells = RunCache(out / name / "cells.jsonl")
+        self.searched = RunCache(out / name / "search.jsonl")
+        self._scratch, self._pool, self._report, self._say = scratch / name, pool, report, say
         self._chosen: dict[str, Trial] = {}
         self.has_run = False
         """Whether the last suite needed anything that was not there."""
@@ -95,13 +95,13 @@ class Study:
     @cached_property
     def batch(self) -> int:
         """Images of an update."""
-        return preset(self.setup.preset).training.batch
+        return PRESETS[self.dataset.preset].training.batch
 
     # The regime.
 
     def chosen(self, method: str) -> Trial | None:
         """Return the trial that won the search; None where there is none, at the paper's size or without rates."""
-        if self.setup.updates is not None or method in SOLVED:
+        if self.dataset.updates is not None or method in SOLVED:
             return None
         if method not in self._chosen:
             self.search([method])
@@ -161,7 +161,7 @@ class Study:
     @cached_property
     def budget(self) -> int:
         """S: updates per time step in the paper's regime."""
-        return self.setup.updates or round(self.peak * PAPER_UPDATES / PAPER_THRESHOLD)
+        return self.dataset.updates or round(self.peak * PAPER_UPDATES / PAPER_THRESHOLD)
 
     # The suites.
 
@@ -211,21 +211,21 @@ class Study:
 
     def _tune(self, suite: Suite) -> None:
         """Search the rates of all arms at once, which keeps every process busy."""
-        if self.setup.updates is None:
+        if self.dataset.updates is None:
             self.search(list(dict.fromkeys([ER_UNIFORM.method, *(arm.tuned_as or arm.method for arm in suite.arms)])))
 
     # Cells.
 
     def cell(self, arm: Arm, point: Point, seed: int) -> Cell:
-        """Return the run of an arm at a point, scaled to this setup."""
+        """Return the run of an arm at a point, scaled to this dataset."""
         tuned_as = arm.tuned_as or arm.method
         scale = self.budget / PAPER_UPDATES
         updates, threshold = scaled(point.updates, scale), scaled(point.threshold, scale)
-        rate = self.setup.recipe.label_rate * point.label_rate / PAPER_RATE
-        time_steps = round(self.setup.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
+        rate = self.dataset.recipe.label_rate * point.label_rate / PAPER_RATE
+        time_steps = round(self.dataset.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
         config = config_of(self.name, arm.method, self.chosen(tuned_as), updates, seed)
         own = config.method_config
-        if isinstance(getattr(own, "threshold", None), str):  # others have a number of that name
+        if config.method in WITH_JOINT_PHASE:
             own = replace(own, threshold=str(threshold))
         strange = sorted(set(arm.options) - {option.name for option in fields(own)})
         if strange:
@@ -247,7 +247,7 @@ class Study:
             where += f"/curves {point.curves}"
         if point.accounting != "images":
             where += f"/{point.accounting}"
-        return cell_of(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config, self.setup)
+        return cell_of(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config, self.dataset)
 
     def _trial_cells(self, method: str, trial: Trial) -> list[Cell]:
         return [
@@ -259,19 +259,19 @@ class Study:
     ) -> Cell:
         config = config_of(self.name, method, trial, updates, seed)
         key = f"{stage}/{method}/{updates} updates/{trial}/seed {seed}"
-        return cell_of(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps), self.setup)
+        return cell_of(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps), self.dataset)
 
-    def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
+    def _run(self, cells: Sequence[Cell], store: RunCache, title: str) -> None:
         waiting = [cell.key for cell in cells if cell not in store]
         if not waiting:
             return
-        if self._carry is None:
+        if self._pool is None:
             raise Missing(waiting[0])
         manifest = manifest_of(self.name, self.data)
         self._claim(manifest)
         where = {self.name: manifest}
         if any(cell.config.stream != self.name for cell in cells):
-            where[f"{self.name}{HELD_OUT}"] = held_out(manifest)
+            where[f"{self.name}{HELD_OUT}"] = hold_out(manifest)
         ready = [
             replace(cell, config=replace(cell.config, stream=str(where[cell.config.stream])))
             for cell in {cell.key: cell for cell in cells}.values()
@@ -279,11 +279,11 @@ class Study:
         make_folder(self._scratch, "choose another --scratch")
         self.has_run = True
         with locked(store.path.parent, self._say):
-            run_cells(ready, store, self._scratch, self._carry, lambda done, total: self._report(title, done, total))
+            run_cells(ready, store, self._scratch, self._pool, lambda done, total: self._report(title, done, total))
 
     def _claim(self, manifest: Path) -> None:
         """Write down which images the counts are of; refuse others, whose counts must not stand beside them."""
-        path, found = self.cells.path.with_name("data.json"), open_manifest(manifest).hash
+        path, found = self.cells.path.with_name("data.json"), manifest_hash(manifest)
         if not path.is_file():
             make_folder(path.parent)
             write_json(path, {"manifest": found})

@@ -1,14 +1,14 @@
 """Suites: every table and figure of the paper as data, in the paper's own terms.
 
 A method or a control joins a suite by one more `Arm` in its list; a stream joins all suites by one more line in
-`setups.SETUPS`.
+`datasets.DATASETS`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dietcl.errors import UserError
+from dietcl import UserError
 
 PAPER_UPDATES = 500
 PAPER_RATE = 0.01
@@ -38,7 +38,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Where arms are measured, as the paper says it of ImageNet10k; a setup scales it to its own size."""
+    """Where arms are measured, as the paper says it of ImageNet10k; a dataset scales it to its own size."""
 
     updates: int = PAPER_UPDATES
     """Per time step."""
@@ -276,7 +276,7 @@ SUITES: dict[str, Suite] = {
 def suites_named(name: str, methods: str = "all") -> dict[str, Suite]:
     """Return a suite by its name, or all, with the arms of some methods only (names with commas) or all."""
     if name not in (*SUITES, "all"):
-        raise UserError(f"reproduce {name}: no such suite; choose from {', '.join(SUITES)}, all or claims")
+        raise UserError(f"{name}: no such suite; choose from {', '.join(SUITES)}, all or claims")
     suites = SUITES if name == "all" else {name: SUITES[name]}
     if methods == "all":
         return suites

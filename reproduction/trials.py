@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dietcl.config import Training
+from dietcl import Training
 
 NUMBER = 10
 SEEDS = (100, 101)

@@ -18,6 +18,7 @@ from helpers.pack_sources import make_source
 from helpers.runs import Said, outcome, run, small
 from helpers.tiny import tiny_config, write_blobs
 
+pytest_plugins = ["helpers.durations"]
 torch.set_num_threads(1)
 # Where there are as many workers as cores, each has its own, so that what it starts does not take two and get none.
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
@@ -29,12 +30,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache() -> Iterator[Path]:
-    """Keep tests away from the user's cache; rendered streams and costs are shared within the session."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["DIETCL_CACHE"] = folder
-        yield Path(folder)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep tests away from the user's cache; rendered streams and costs are shared by all workers of this session."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ["DIETCL_CACHE"] = folder.name
+
+
+@pytest.fixture(scope="session")
+def cache() -> Path:
+    """The cache of this session."""
+    return Path(os.environ["DIETCL_CACHE"])
 
 
 @pytest.fixture(autouse=True)

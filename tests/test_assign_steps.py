@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.errors import UserError
-from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, assign_steps
 from dietcl.streams.index import Index
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -75,23 +75,23 @@ def half_up(rate: float, count: int) -> int:
 @given(indexes(), recipes, st.integers(0, 5))
 @quick
 def test_rows_and_quotas(index: Index, recipe: Recipe, seed: int) -> None:
-    dealt = deal(index, recipe, seed)
+    assignment = assign_steps(index, recipe, seed)
     train = index.split == TRAIN
     # Every training row is in exactly one time step.
-    assert dealt.step.shape == dealt.labeled.shape == (len(index),)
-    assert ((dealt.step[train] >= 0) & (dealt.step[train] < recipe.time_steps)).all()
+    assert assignment.step.shape == assignment.labeled.shape == (len(index),)
+    assert ((assignment.step[train] >= 0) & (assignment.step[train] < recipe.time_steps)).all()
     # Labels are revealed of training rows whose label is known, and where time decides, the time, too: by quota.
     may = train & (index.label >= 0) & ~(np.isnan(index.time) & (recipe.recipe == "time"))
-    assert not dealt.labeled[~may].any()
+    assert not assignment.labeled[~may].any()
     for step in range(recipe.time_steps):
         for label in range(len(index.classes)):
-            rows = may & (dealt.step == step) & (index.label == label)
+            rows = may & (assignment.step == step) & (index.label == label)
             quota = half_up(recipe.label_rate, int(rows.sum()))
             if recipe.at_least_one and rows.any():
                 quota = max(1, quota)
-            assert dealt.labeled[rows].sum() == quota
+            assert assignment.labeled[rows].sum() == quota
     # Test rows are in at most one time step, and no time step has too many.
-    test = dealt.step[~train]
+    test = assignment.step[~train]
     assert ((test >= NOWHERE) & (test < recipe.time_steps)).all()
     if recipe.test_per_time_step is not None:
         assert max(Counter(test[test >= 0].tolist()).values(), default=0) <= recipe.test_per_time_step
@@ -100,7 +100,7 @@ def test_rows_and_quotas(index: Index, recipe: Recipe, seed: int) -> None:
 @given(indexes(), recipes, st.integers(0, 5))
 @quick
 def test_the_same_seed_deals_the_same(index: Index, recipe: Recipe, seed: int) -> None:
-    one, two = deal(index, recipe, seed), deal(index, recipe, seed)
+    one, two = assign_steps(index, recipe, seed), assign_steps(index, recipe, seed)
     np.testing.assert_array_equal(one.step, two.step)
     np.testing.assert_array_equal(one.labeled, two.labeled)
 
@@ -109,7 +109,7 @@ def test_the_same_seed_deals_the_same(index: Index, recipe: Recipe, seed: int) -
 def test_another_seed_deals_otherwise(kind: Any) -> None:
     index = make_index(np.arange(400) % 20)
     recipe = Recipe(recipe=kind, time_steps=5, label_rate=0.2)
-    one, two = deal(index, recipe, 0), deal(index, recipe, 1)
+    one, two = assign_steps(index, recipe, 0), assign_steps(index, recipe, 1)
     assert (one.step != two.step).mean() > 0.5
     assert (one.labeled != two.labeled).any()
 
@@ -117,7 +117,7 @@ def test_another_seed_deals_otherwise(kind: Any) -> None:
 def test_another_seed_reveals_other_labels_of_a_time_stream() -> None:
     index = make_index(np.arange(400) % 20, time=np.arange(400))
     recipe = Recipe(recipe="time", time_steps=5, label_rate=0.2)
-    one, two = deal(index, recipe, 0), deal(index, recipe, 1)
+    one, two = assign_steps(index, recipe, 0), assign_steps(index, recipe, 1)
     np.testing.assert_array_equal(one.step, two.step)
     assert (one.labeled != two.labeled).any()
 
@@ -138,15 +138,15 @@ def test_another_seed_reveals_other_labels_of_a_time_stream() -> None:
 )
 def test_quotas_round_half_up(count: int, rate: float, at_least_one: bool, expected: int) -> None:
     recipe = Recipe(recipe="data", time_steps=1, label_rate=rate, at_least_one=at_least_one)
-    assert deal(make_index(np.zeros(count)), recipe, 0).labeled.sum() == expected
+    assert assign_steps(make_index(np.zeros(count)), recipe, 0).labeled.sum() == expected
 
 
 class TestClass:
     def test_every_class_has_one_time_step_and_time_steps_are_even(self) -> None:
         label = np.repeat(np.arange(23), 3)
         index = make_index(label, split=np.arange(69) % 3 == 0)
-        dealt = deal(index, Recipe(recipe="class", time_steps=5), 3)
-        step_of_class = [set(dealt.step[label == code].tolist()) for code in range(23)]
+        assignment = assign_steps(index, Recipe(recipe="class", time_steps=5), 3)
+        step_of_class = [set(assignment.step[label == code].tolist()) for code in range(23)]
         assert all(len(steps) == 1 for steps in step_of_class)  # test rows as well
         sizes = Counter(steps.pop() for steps in step_of_class)
         assert sorted(sizes.values()) == [4, 4, 5, 5, 5]
@@ -154,23 +154,25 @@ class TestClass:
     def test_classes_are_dealt_evenly_over_seeds(self) -> None:
         index = make_index(np.arange(6))
         recipe = Recipe(recipe="class", time_steps=3)
-        steps = np.array([deal(index, recipe, seed).step for seed in range(600)])
+        steps = np.array([assign_steps(index, recipe, seed).step for seed in range(600)])
         counts = np.stack([(steps == step).sum(0) for step in range(3)])
         assert ((counts - 200) ** 2 / 200).sum(0).max() < 2 + 5 * 2  # chi-square, 2 degrees of freedom
 
     def test_too_few_classes(self) -> None:
         with pytest.raises(UserError, match="--time-steps 4: the stream has only 3 classes"):
-            deal(make_index([0, 1, 2, 3], split=[TRAIN, TRAIN, TRAIN, TEST]), Recipe(recipe="class", time_steps=4), 0)
+            assign_steps(
+                make_index([0, 1, 2, 3], split=[TRAIN, TRAIN, TRAIN, TEST]), Recipe(recipe="class", time_steps=4), 0
+            )
 
     def test_rows_of_unknown_class_arrive_at_any_time(self) -> None:
         index = make_index([*range(4), *([-1] * 40)])
-        dealt = deal(index, Recipe(recipe="class", time_steps=4, label_rate=1), 0)
-        assert np.bincount(dealt.step[4:]).tolist() == [10] * 4
-        assert not dealt.labeled[4:].any()
+        assignment = assign_steps(index, Recipe(recipe="class", time_steps=4, label_rate=1), 0)
+        assert np.bincount(assignment.step[4:]).tolist() == [10] * 4
+        assert not assignment.labeled[4:].any()
 
     def test_test_images_of_a_class_without_training_images_are_left_out(self) -> None:
         index = make_index([0, 1, 2, -1], split=[TRAIN, TRAIN, TEST, TEST])
-        assert deal(index, Recipe(recipe="class", time_steps=2), 0).step[2:].tolist() == [NOWHERE, NOWHERE]
+        assert assign_steps(index, Recipe(recipe="class", time_steps=2), 0).step[2:].tolist() == [NOWHERE, NOWHERE]
 
 
 class TestData:
@@ -178,14 +180,14 @@ class TestData:
     @quick
     def test_both_splits_are_cut_evenly(self, train: int, test: int, time_steps: int) -> None:
         index = make_index(np.zeros(train + test), split=np.arange(train + test) >= train)
-        step = deal(index, Recipe(recipe="data", time_steps=time_steps), 0).step
+        step = assign_steps(index, Recipe(recipe="data", time_steps=time_steps), 0).step
         for part in (step[:train], step[train:]):
             sizes = np.bincount(part, minlength=time_steps)
             assert sizes.max() - sizes.min() <= 1
 
     def test_the_cuts_do_not_follow_the_rows(self) -> None:
         index = make_index(np.arange(4000) // 400, split=np.arange(4000) % 2)
-        step = deal(index, Recipe(recipe="data", time_steps=10), 0).step
+        step = assign_steps(index, Recipe(recipe="data", time_steps=10), 0).step
         for split in (TRAIN, TEST):
             rows = index.split == split
             table = np.histogram2d(index.label[rows], step[rows], bins=10)[0]
@@ -196,7 +198,9 @@ class TestTime:
     @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60, unique=True), st.integers(1, 8))
     @quick
     def test_equal_counts(self, times: list[float], time_steps: int) -> None:
-        step = deal(make_index(np.zeros(len(times)), times), Recipe(recipe="time", time_steps=time_steps), 0).step
+        step = assign_steps(
+            make_index(np.zeros(len(times)), times), Recipe(recipe="time", time_steps=time_steps), 0
+        ).step
         sizes = np.bincount(step, minlength=time_steps)
         assert sizes.max() - sizes.min() <= 1
         assert (np.diff(step[np.argsort(times)]) >= 0).all()
@@ -207,7 +211,7 @@ class TestTime:
     @quick
     def test_equal_times_stay_together_and_in_order(self, times: list[int], time_steps: int, cut: Any) -> None:
         index = make_index(np.zeros(len(times)), times)
-        step = deal(index, Recipe(recipe="time", time_steps=time_steps, cut=cut), 0).step
+        step = assign_steps(index, Recipe(recipe="time", time_steps=time_steps, cut=cut), 0).step
         order = np.argsort(times, kind="stable")
         assert (np.diff(step[order]) >= 0).all()
         assert all(len(set(step[np.array(times) == time])) == 1 for time in set(times))
@@ -222,58 +226,65 @@ class TestTime:
 
     def test_equal_durations_may_be_empty(self) -> None:
         index = make_index(np.zeros(6), [0, 1, 2, 2.5, 9, 10])
-        assert deal(index, Recipe(recipe="time", time_steps=4, cut="duration"), 0).step.tolist() == [0, 0, 0, 1, 3, 3]
+        assert assign_steps(index, Recipe(recipe="time", time_steps=4, cut="duration"), 0).step.tolist() == [
+            0,
+            0,
+            0,
+            1,
+            3,
+            3,
+        ]
 
     @pytest.mark.parametrize("cut", ["count", "duration"])
     def test_all_at_one_moment_arrive_at_once(self, cut: Any) -> None:
         index = make_index(np.zeros(5), [7.0] * 5)
-        assert deal(index, Recipe(recipe="time", time_steps=3, cut=cut), 0).step.tolist() == [0] * 5
+        assert assign_steps(index, Recipe(recipe="time", time_steps=3, cut=cut), 0).step.tolist() == [0] * 5
 
     def test_test_rows_follow_the_cuts_of_the_training_rows(self) -> None:
         # Training times 0, 10, 20, 30; between two of them it is still the earlier one's time step.
         times = [0, 10, 20, 30, -5, 0, 9, 10, 19.9, 20, 1000, float("nan")]
         index = make_index(np.zeros(12), times, [TRAIN] * 4 + [TEST] * 8)
-        count = deal(index, Recipe(recipe="time", time_steps=4), 0).step.tolist()
+        count = assign_steps(index, Recipe(recipe="time", time_steps=4), 0).step.tolist()
         assert count == [0, 1, 2, 3, 0, 0, 0, 1, 1, 2, 3, NOWHERE]
-        duration = deal(index, Recipe(recipe="time", time_steps=3, cut="duration"), 0).step.tolist()
+        duration = assign_steps(index, Recipe(recipe="time", time_steps=3, cut="duration"), 0).step.tolist()
         assert duration == [0, 1, 2, 2, 0, 0, 0, 1, 1, 2, 2, NOWHERE]
 
     def test_rows_of_unknown_time_never_teach_by_their_labels(self) -> None:
         index = make_index(np.zeros(44), [1, 2, 3, 4] + [float("nan")] * 40)
         for rate, revealed in ((1.0, [0, 1, 2, 3]), (0.5, [0, 1, 2, 3])):  # of one image, half is one
-            dealt = deal(index, Recipe(recipe="time", time_steps=4, label_rate=rate), 0)
-            assert np.flatnonzero(dealt.labeled).tolist() == revealed
-        everywhere = deal(index, Recipe(recipe="data", time_steps=4, label_rate=1.0), 0)
+            assignment = assign_steps(index, Recipe(recipe="time", time_steps=4, label_rate=rate), 0)
+            assert np.flatnonzero(assignment.labeled).tolist() == revealed
+        everywhere = assign_steps(index, Recipe(recipe="data", time_steps=4, label_rate=1.0), 0)
         assert everywhere.labeled.all()
 
     def test_rows_of_unknown_time_arrive_at_any_time(self) -> None:
         index = make_index(np.zeros(44), [1, 2, 3, 4] + [float("nan")] * 40)
-        dealt = deal(index, Recipe(recipe="time", time_steps=4), 0)
-        assert np.bincount(dealt.step[4:]).tolist() == [10] * 4
+        assignment = assign_steps(index, Recipe(recipe="time", time_steps=4), 0)
+        assert np.bincount(assignment.step[4:]).tolist() == [10] * 4
 
     def test_no_time_at_all(self) -> None:
         with pytest.raises(UserError, match="'time' column"):
-            deal(make_index([0, 1], [float("nan"), 1.0], [TRAIN, TEST]), Recipe(recipe="time", time_steps=2), 0)
+            assign_steps(make_index([0, 1], [float("nan"), 1.0], [TRAIN, TEST]), Recipe(recipe="time", time_steps=2), 0)
 
 
 def test_test_images_are_chosen_at_random_and_training_rows_are_not_touched() -> None:
     index = make_index(np.arange(300) % 3, split=np.arange(300) % 2)
     recipe = Recipe(recipe="class", time_steps=3, label_rate=0.1)
-    full, few = deal(index, recipe, 0), deal(index, replace(recipe, test_per_time_step=7), 0)
+    full, few = assign_steps(index, recipe, 0), assign_steps(index, replace(recipe, test_per_time_step=7), 0)
     train = index.split == TRAIN
     np.testing.assert_array_equal(full.step[train], few.step[train])
     np.testing.assert_array_equal(full.labeled, few.labeled)
     kept = ~train & (few.step != NOWHERE)
     np.testing.assert_array_equal(few.step[kept], full.step[kept])
     assert np.bincount(few.step[kept]).tolist() == [7, 7, 7]
-    again = deal(index, replace(recipe, test_per_time_step=7), 1)
+    again = assign_steps(index, replace(recipe, test_per_time_step=7), 1)
     assert (kept != (~train & (again.step != NOWHERE))).any()
 
 
 def test_revealed_labels_are_a_fair_draw() -> None:
     index = make_index(np.zeros(20))
     recipe = Recipe(recipe="data", time_steps=1, label_rate=0.25)
-    revealed = np.sum([deal(index, recipe, seed).labeled for seed in range(800)], axis=0)
+    revealed = np.sum([assign_steps(index, recipe, seed).labeled for seed in range(800)], axis=0)
     variance = 800 * 0.25 * 0.75
     # Five of twenty without replacement: the counts are tied together, one degree of freedom less.
     assert ((revealed - 200) ** 2 / variance).sum() * 19 / 20 < 19 + 5 * np.sqrt(38)
@@ -297,7 +308,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 def test_a_stream_without_training_images_is_refused() -> None:
     with pytest.raises(UserError, match="no training images"):
-        deal(make_index([0, 1], split=[TEST, TEST]), Recipe(recipe="data", time_steps=1), 0)
+        assign_steps(make_index([0, 1], split=[TEST, TEST]), Recipe(recipe="data", time_steps=1), 0)
 
 
 def test_more_pairs_of_classes_and_time_steps_than_32_bits_count() -> None:
@@ -306,4 +317,4 @@ def test_more_pairs_of_classes_and_time_steps_than_32_bits_count() -> None:
     wide = make_index(np.r_[label, label], np.arange(2 * len(label)), classes=classes)
     narrow = make_index(np.r_[label, label] // 5000, np.arange(2 * len(label)))
     recipe = Recipe(recipe="time", time_steps=4000, label_rate=0.5)
-    assert deal(wide, recipe, 3).labeled.tolist() == deal(narrow, recipe, 3).labeled.tolist()
+    assert assign_steps(wide, recipe, 3).labeled.tolist() == assign_steps(narrow, recipe, 3).labeled.tolist()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dietcl.errors import UserError
 from dietcl.streams.augment import crop_and_flip, denormalize, make_batch, mix, normalize
-from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
+from dietcl.streams.options import Augmentation
 from dietcl.streams.sampler import Draw
 
 PLAIN = Augmentation(crop=1, flip=False, mixup=0, cutmix=0, smoothing=0)

@@ -1,5 +1,7 @@
 import argparse
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from safetensors.torch import save_file
 
 from dietcl import rng
 from dietcl.errors import UserError
-from dietcl.models import checkpoints
+from dietcl.models import checkpoints, timm_models
 from dietcl.models.checkpoints import load_weights, save_weights, shipped
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
@@ -200,9 +202,9 @@ def test_timm_checkpoint(known, tmp_path, name):
 
 
 def test_timm_name(monkeypatch):
-    published = checkpoints.timm.create_model("test_vit", pretrained=False)
+    published = timm_models.timm.create_model("test_vit", pretrained=False)
     network = fresh(encoder="test_vit", image_size=32)
-    monkeypatch.setattr(checkpoints.timm, "create_model", lambda name, pretrained: published)
+    monkeypatch.setattr(timm_models.timm, "create_model", lambda name, pretrained: published)
     assert load_weights(network, "test_vit").interpolated == ("encoder.vit.pos_embed",)
     assert torch.equal(network.encoder.vit.blocks[0].attn.qkv.weight, published.blocks[0].attn.qkv.weight)
 
@@ -213,9 +215,23 @@ def test_no_connection_is_one_clear_sentence(monkeypatch):
     def fail(name, pretrained):
         raise OSError("no route\nlong story")
 
-    monkeypatch.setattr(checkpoints.timm, "create_model", fail)
-    with pytest.raises(UserError, match=r"check the connection.*no route\)$"):
+    monkeypatch.setattr(timm_models.timm, "create_model", fail)
+    with pytest.raises(
+        UserError, match=r"no route\); check the connection, give a local file as --weights FILE, .* --weights random$"
+    ):
         load_weights(network, "vit_tiny_patch16_224")
+
+
+def test_an_unreachable_server_is_not_retried(monkeypatch, tmp_path):
+    with socket.socket() as unused:  # a port that refuses connections
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        monkeypatch.setattr(timm_models.hub, "HF_HUB_CACHE", str(tmp_path))
+        started = time.perf_counter()
+        with pytest.raises(UserError, match=r"test_vit.* cannot be downloaded .*--weights random"):
+            load_weights(fresh(encoder="test_vit", image_size=160), "test_vit")
+    assert time.perf_counter() - started < 10  # the client's own retries take a minute
+    assert not timm_models.hub.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize("layout", [mae_state, huggingface_state, timm_state])

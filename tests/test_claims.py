@@ -200,6 +200,7 @@ def test_a_difference_that_alone_would_fall_is_told_so_where_it_sinks_nothing(tm
     assert told.endswith("; alone it would not hold; among so many that may be chance; 1 of 2 hold; 5 not run)")
 
 
+@pytest.mark.long
 def test_a_bound_that_is_not_nought_is_told_and_verdicts_are_counted(tmp_path):
     study = measure_all(tmp_path, dietcl_first)
     cells = {row[0]: row[3] for row in claim_sheet([study]).rows}

@@ -14,7 +14,7 @@ import pytest
 
 from dietcl.methods import METHODS, describe
 from dietcl.process_pool import in_processes
-from dietcl.report.runs import read_run
+from dietcl.report.runs import RunRecord
 from helpers.runs import small
 
 COMPARED = ("naive", "er", "er:uniform", "ncm", "joint")
@@ -37,6 +37,7 @@ def finished(folder: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/finished")}
 
 
+@pytest.mark.long
 def test_the_table_is_sorted_and_has_the_costs(compare, compared, monkeypatch):
     before = finished(compared)
     assert (compared / "report.html").is_file()
@@ -62,6 +63,7 @@ def test_the_table_is_sorted_and_has_the_costs(compare, compared, monkeypatch):
     assert printed == [row["label"] for row in rows]
 
 
+@pytest.mark.long
 def test_finished_runs_are_not_repeated(compare, compared, tmp_path):
     shutil.copytree(compared / "naive-seed0", tmp_path / "naive-seed0")
     before = finished(tmp_path)
@@ -74,6 +76,7 @@ def test_finished_runs_are_not_repeated(compare, compared, tmp_path):
     assert finished(tmp_path)["naive-seed0"] > before["naive-seed0"]
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_path):
     shutil.copytree(compared / "er-seed0", tmp_path / "er-seed0")
     (tmp_path / "er-seed0/finished").unlink()
@@ -85,7 +88,7 @@ def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_pat
     assert "er-seed0.failed.log" in result.err
     assert "none of the checkpoints is whole" in (tmp_path / "er-seed0.failed.log").read_text()
     assert "naive" in result.out
-    assert read_run(tmp_path / "naive-seed0").finished
+    assert RunRecord.read(tmp_path / "naive-seed0").finished
     assert compare(tmp_path, "--methods", "er", "--fresh").code == 0
     assert not (tmp_path / "er-seed0.failed.log").exists()
 
@@ -110,6 +113,7 @@ def test_wrong_input_gets_one_sentence(compare, tmp_path, arguments, sentence):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_runs_of_another_configuration_are_refused_at_once(compare, compared):
     result = compare(compared, "--methods", "acm,ncm", "--budget", "3")
     assert result.code == 2
@@ -131,6 +135,7 @@ def test_tiny_gives_way_to_what_is_asked_for(compare, tmp_path):
     assert (row["budget"], row["due"]) == ("2 updates", 1)
 
 
+@pytest.mark.long
 def test_every_method_and_variant_survives_two_time_steps(dietcl, tmp_path):
     result = dietcl("compare", "--methods", "all", "--tiny", "--out", str(tmp_path), "--json")
     assert result.code == 0, result.err
@@ -176,6 +181,7 @@ def steps_done(folder: Path) -> int:
     return sum(path.read_text().count('"step_end"') for path in folder.glob("*/events.jsonl"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX")
 def test_ctrl_c_leaves_runs_that_go_on(dietcl, blobs, tmp_path):
     settings = [*small(blobs, "--budget", "15", "--time-steps", "6"), "--methods", "er,naive", "--jobs", "2"]
@@ -209,7 +215,7 @@ def test_ctrl_c_leaves_runs_that_go_on(dietcl, blobs, tmp_path):
         assert gone(child.pid)
     again = dietcl(*arguments)
     assert again.code == 0, again.err
-    assert all(read_run(tmp_path / f"{method}-seed0").finished for method in ("er", "naive"))
+    assert all(RunRecord.read(tmp_path / f"{method}-seed0").finished for method in ("er", "naive"))
 
 
 def _dies(item: int, report: object) -> int:
@@ -218,6 +224,7 @@ def _dies(item: int, report: object) -> int:
     return item
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX")
 def test_a_killed_process_takes_only_its_own_item_along():
     outcomes = {outcome.number: outcome for outcome in in_processes(_dies, [1, 2, 3, 4], 2)}

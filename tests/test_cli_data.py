@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dietcl.cli.config_options import default_recipe, manifest_facts
 from dietcl.cli.data import VERBS, flags, take_first
+from dietcl.cli.train import parse_run
+from dietcl.config_builder import default_recipe, manifest_facts
+from dietcl.run import stream_of
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts, write_manifest
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources import registry
 from dietcl.streams.sources.readers.folder import Folder
-from dietcl.streams.stream import build_stream
+from dietcl.streams.stream import build_stream, remarks
 from helpers.prepared import dietcl
 
 
@@ -76,9 +78,8 @@ def test_help_is_quick() -> None:
         "import sys\nfrom dietcl.cli.main import main\n"
         "for arguments in (['data', '--help'], ['data', 'check', '--help'], ['data', 'show', '--help']):\n"
         "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
-        "heavy = {'torch', 'numpy', 'matplotlib', 'pyarrow', 'PIL'} & set(sys.modules)\n"
         "try:\n    main(['data', 'prepare', '--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy |= {'torch', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'matplotlib'} & set(sys.modules)\n"
         "print(heavy, file=sys.stderr)\nsys.exit(len(heavy))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -158,13 +159,52 @@ def test_a_folder_becomes_a_manifest_that_says_what_came_next(capsys: Any) -> No
     assert "listed in: data/my-photos/quarantine.csv" in result.said
     assert f"next: dietcl data show {manifest}\n" in result.out
     assert f"dietcl train --stream {manifest}\n" in result.out
-    # Four classes cannot be dealt over twenty time steps, and one in a hundred of six labels is none.
+    # Four classes cannot be spread over twenty time steps; all labels of one's own data are revealed.
     facts = read_facts(manifest)
-    assert (facts.recipe, facts.time_steps, facts.label_rate) == ("class", 4, 0.2)
-    stream = build_stream("x", open_manifest(manifest), Recipe(time_steps=4, label_rate=0.2), 0)
-    assert [len(step.labeled) for step in stream.steps] == [1] * 4
+    assert (facts.recipe, facts.time_steps, facts.label_rate) == ("class", 4, 1.0)
+    stream = build_stream("x", open_manifest(manifest), default_recipe(facts), 0)
+    assert [len(step.labeled) for step in stream.steps] == [6] * 4
     assert result.err == ""  # no progress where nobody watches
     assert dietcl(capsys, "data", "show", manifest, "--time-steps", "4").code == 0
+
+
+def test_the_next_command_suits_the_data(capsys: Any) -> None:
+    days = ["2026-03-01", "2026-03-02", "2026-03-09", "2026-04-20"]
+    rows = [(f"class {i % 3}/{i // 3 % 6}.png", days[max(0, i // 12 - 3)]) for i in range(84)]
+    photos(Path("in"), classes=3)
+    lines = [f"{path},{path[:7] if i % 2 else ''},{day},{i}" for i, (path, day) in enumerate(rows)]
+    Path("in/list.csv").write_text("path,label,time,id\n" + "\n".join(lines) + "\n")
+    result = dietcl(capsys, "data", "prepare", "in/list.csv", "--out", "made", "--test-share", "0.2")
+    assert result.code == 0, result.said
+    assert "train, test 75, 9" in result.said  # of 42 labeled images
+    assert "stream by time, 4 time steps, one per day, all labels revealed" in result.said
+    assert "only 9 test images: an accuracy measured on so few is a rough guess" in result.said
+    (command,) = [line for line in result.out.splitlines() if "dietcl train" in line]
+    config, *_ = parse_run(command.split()[2:])
+    stream, index = stream_of(config)
+    assert len(stream.steps) == 4
+    assert all(len(step.labeled) for step in stream.steps)
+    assert sum(len(step.labeled) for step in stream.steps) == 42 - 9
+    assert sum(len(test.rows) for test in stream.tests) == 9
+    assert remarks(stream, index) == []
+
+
+def test_images_without_labels_are_for_pre_training(capsys: Any) -> None:
+    photos(Path("in"), classes=1)
+    for path in Path("in/class 0").iterdir():
+        path.rename(Path("in") / path.name)
+    Path("in/class 0").rmdir()
+    result = dietcl(capsys, "data", "prepare", "in", "--out", "made")
+    assert "train, test 6, 0" in result.said
+    assert "dietcl pretrain --stream made/manifest.parquet" in result.said
+
+
+def test_test_images_that_cannot_count_are_named(capsys: Any) -> None:
+    photos(Path("in"), classes=2)
+    lines = [f"class {c}/{i}.png,{'' if i < 2 else c},{'test' if i < 3 else 'train'}" for c in "01" for i in range(6)]
+    Path("in/list.csv").write_text("path,label,split\n" + "\n".join(lines) + "\n")
+    result = dietcl(capsys, "data", "prepare", "in/list.csv", "--out", "made")
+    assert "train, test 6, 6 (2 of them count, as the others have no label)" in result.said
 
 
 def test_json(capsys: Any) -> None:
@@ -279,7 +319,7 @@ def test_a_reader_may_demand_options(capsys: Any, monkeypatch: pytest.MonkeyPatc
         name = "demanding"  # type: ignore[misc]
         wanted: str
 
-    monkeypatch.setattr(registry, "READERS", {"demanding": Demanding, "folder": Folder})
+    monkeypatch.setattr("dietcl.cli.data.prepare.READERS", {"demanding": Demanding, "folder": Folder})
     photos(Path("in"))
     result = dietcl(capsys, "data", "prepare", "in", "--kind", "demanding")
     assert result.code == 2
@@ -422,8 +462,8 @@ def test_a_manifest_says_how_it_is_cut(capsys: Any) -> None:
     write_manifest(Path("silent.parquet"), columns)
     assert default_recipe(manifest_facts(Path("says.parquet"))) == Recipe(recipe="time", time_steps=7, label_rate=0.25)
     assert manifest_facts(Path("says.parquet")).mirror is False
-    assert default_recipe(manifest_facts(Path("silent.parquet"))) == Recipe()
-    assert default_recipe(manifest_facts(Path("nowhere.parquet"))) == Recipe()
+    assert default_recipe(manifest_facts(Path("silent.parquet"))) == Recipe(label_rate=1.0)
+    assert default_recipe(manifest_facts(Path("nowhere.parquet"))) == Recipe(label_rate=1.0)
     for wrong in ({"recipe": "tmie"}, {"time_steps": 0}, {"time_steps": "7"}, {"label_rate": 2.0}, {"recipe": ["x"]}):
         write_manifest(Path("wrong.parquet"), columns, Facts(**wrong))  # type: ignore[arg-type]
         result = dietcl(capsys, "data", "show", "wrong.parquet")

@@ -6,18 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dietcl.cli.doctor import examine
 from dietcl.cli.main import main
-from dietcl.cli.settings import method_defaults
 from dietcl.cli.train import parse_run
 from dietcl.config import PRESETS
-from dietcl.methods import METHODS, method_class
+from dietcl.config_builder import build_config, method_options
+from dietcl.methods import METHODS
 from helpers.runs import small
 
-VERBS = ("demo", "train", "compare", "reproduce", "pretrain", "streams", "methods", "report", "doctor")
+VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
 
 
 def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,16 +64,20 @@ def test_the_list_of_verbs_is_complete():
     assert dietcl("--version").stdout.startswith("dietcl ")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["train", "--method", "dietcl", "--help"], ["methods", "--json"]]
-)
-def test_help_does_not_load_torch(arguments):
+def test_help_does_not_load_torch():
     # What takes long at start is torch; the time itself is a benchmark's business.
+    commands = [
+        ["--help"],
+        ["train", "--help"],
+        ["methods"],
+        *(["train", "--method", name, "--help"] for name in METHODS),
+    ]
     code = (
         "import sys\nfrom dietcl.cli.main import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'timm', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
-        "print(heavy, file=sys.stderr)\nsys.exit(len(heavy))"
+        f"for arguments in {commands!r}:\n"
+        "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
+        "    heavy = {'torch', 'timm', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
+        "    assert not heavy, (arguments, heavy)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -126,13 +132,14 @@ def test_wrong_input_gets_a_sentence_and_exit_code_2(arguments, words, tmp_path,
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("*/events.jsonl"))
 
 
+@pytest.mark.long
 def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
     train = ["train", *small(blobs, "--method", "er", "--json", "--curves", "2")]
     first = dietcl(*train, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     result = json.loads(first.stdout)
     folder = tmp_path / result["run"]
-    expected = ("config.json", "environment.json", "events.jsonl", "counts.npz", "receipts.json", "weights.safetensors")
+    expected = ("config.json", "environment.json", "events.jsonl", "counts.npz", "receipts.json", "model.json")
     assert all((folder / name).is_file() for name in expected)
     assert 0 <= result["final_mean"] <= 1
     again = dietcl(*train, cwd=tmp_path)  # finished runs are shown, not repeated
@@ -143,6 +150,7 @@ def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
     assert list((folder / "figures").glob("*.png"))
 
 
+@pytest.mark.long
 def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path, here):
     arguments = ["train", *small(blobs, "--out", "run", "--budget", "60")]
     child = subprocess.Popen(
@@ -164,6 +172,7 @@ def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path, here):
     assert (tmp_path / "run/finished").is_file()
 
 
+@pytest.mark.long
 def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path, here):
     model = ["--image-size", "16", "--decoder-dim", "16", "--batch", "8", "--out", "upstream"]
     arguments = ["pretrain", "--stream", str(blobs), "--updates", "6", "--checkpoint-every", "3", *model]
@@ -181,17 +190,17 @@ def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path, here):
     assert train.returncode == 0, train.stderr
 
 
-def test_streams_lists_and_shows(blobs):
-    listed = json.loads(dietcl("streams", "--json").stdout)
+def test_streams_lists_and_shows(blobs, here):
+    listed = json.loads(here("streams", "--json").stdout)
     assert {entry["name"] for entry in listed} >= {"glyphs", "glyphs-drift", "glyphs-upstream", "digits"}
-    shown = json.loads(dietcl("streams", "--stream", str(blobs), "--time-steps", "3", "--json").stdout)
+    shown = json.loads(here("streams", "--stream", str(blobs), "--time-steps", "3", "--json").stdout)
     assert len(shown["steps"]) == 3
     assert sum(step["unlabeled"] + step["labeled"] for step in shown["steps"]) == 120
 
 
 @pytest.mark.parametrize("stream", ["glyphs", "glyphs-drift", "digits"])
-def test_built_in_streams_can_be_cut_by_default(stream):
-    result = dietcl("streams", "--stream", stream, "--json")
+def test_built_in_streams_can_be_cut_by_default(stream, here):
+    result = here("streams", "--stream", stream, "--json")
     assert result.returncode == 0, result.stderr
     assert all(step["labeled"] and step["unlabeled"] and step["test"] for step in json.loads(result.stdout)["steps"])
 
@@ -204,20 +213,45 @@ def test_a_stream_that_reveals_no_label_is_refused_before_anything_is_spent(blob
     assert not (tmp_path / "run").exists()
 
 
+def test_an_encoder_brings_its_image_size_and_the_rates_of_its_size():
+    tiny, *_ = parse_run(["--encoder", "vit_tiny_patch16_224"])
+    assert tiny.hash() == parse_run(["--preset", "tiny"])[0].hash()
+    small, *_ = parse_run(["--encoder", "vit_small_patch16_384"])
+    preset, *_ = parse_run(["--preset", "small"])
+    assert small.model == replace(preset.model, encoder="vit_small_patch16_384", image_size=384)
+    assert (small.training, small.budget, small.method_config) == (
+        preset.training,
+        preset.budget,
+        preset.method_config,
+    )
+    assert small.weights == "vit_small_patch16_384"
+
+
+def test_options_and_a_preset_that_are_given_win_over_an_encoders():
+    own = ["--encoder", "vit_base_patch32_224", "--image-size", "64", "--lr", "0.5", "--decoder-depth", "3"]
+    config, *_ = parse_run(own)
+    assert (config.model.image_size, config.training.lr, config.model.decoder_depth) == (64, 0.5, 3)
+    assert config.model.decoder_dim == parse_run(["--preset", "base"])[0].model.decoder_dim
+    micro, *_ = parse_run(["--encoder", "vit_tiny_patch16_224", "--preset", "micro"])
+    assert micro.training == parse_run([])[0].training
+    assert micro.model.image_size == 224
+    assert build_config(encoder="nano").hash() == build_config(preset="nano").hash()
+
+
 def test_a_preset_brings_the_methods_options_to_its_scale():
-    (micro, _), (base, _) = (parse_run(["--preset", preset]) for preset in ("micro", "base"))
+    (micro, *_), (base, *_) = (parse_run(["--preset", preset]) for preset in ("micro", "base"))
     assert (micro.method_config.alpha, micro.method_config.threshold) == (1, "80%")
     assert (base.method_config.alpha, base.method_config.threshold) == (50, "400")
-    told, _ = parse_run(["--alpha", "7", "--threshold", "auto"])
+    told, *_ = parse_run(["--alpha", "7", "--threshold", "auto"])
     assert (told.method_config.alpha, told.method_config.threshold) == (7, "auto")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_its_options_from_the_command_line(method):
-    for name in (method, *(f"{method}:{variant}" for variant in method_class(method).variants)):
-        config, _ = parse_run(["--method", name])
+    for name in (method, *(f"{method}:{variant}" for variant in METHODS[method].variants)):
+        config, *_ = parse_run(["--method", name])
         assert config.method == method
-        assert config.method_config == method_defaults(name, PRESETS["micro"])
+        assert config.method_config == method_options(name, PRESETS["micro"])
 
 
 def test_methods_as_json_have_names():
@@ -227,11 +261,21 @@ def test_methods_as_json_have_names():
     assert " ".join(names) == f"{paper} {beyond}"
 
 
+def test_doctor_imports_what_it_checks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)  # as if its import failed
+    [packages] = [finding for finding in examine() if finding.what == "packages"]
+    assert not packages.fine
+    assert packages.detail.startswith("cannot import simplejpeg (")
+
+
+@pytest.mark.long
 def test_doctor_finds_a_healthy_install_and_says_what_is_broken(tmp_path, here, monkeypatch):
     healthy = dietcl("doctor", "--json")
     findings = {finding["what"]: finding for finding in json.loads(healthy.stdout)}
     assert healthy.returncode == 0, healthy.stdout
-    assert {"python", "packages", "device", "precision", "fonts", "cache"} <= set(findings)
+    assert {"python", "packages", "images", "network", "device", "precision", "fonts", "figures", "cache"} <= set(
+        findings
+    )
     (tmp_path / "file").touch()
     monkeypatch.setenv("DIETCL_CACHE", str(tmp_path / "file" / "cache"))
     broken = here("doctor")

@@ -1,34 +1,14 @@
-"""`dietcl report` and `dietcl demo` in this process: what they find, print and refuse."""
+"""`dietcl report` in this process: what it finds, prints and refuses."""
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import dietcl.cli.run_progress
 from dietcl.cli.main import main
-from dietcl.config import RunConfig
 from helpers.fake_runs import write_run
 
 ODD = "[/b] [red]"  # a tag that closes nothing, which rich refuses, and one that it would swallow
-
-
-@pytest.fixture
-def configs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
-    """Let the demo's runs be made up, and return their configurations once it has started them."""
-    seen = []
-
-    def carry_out(runs: Sequence[tuple[RunConfig, Path]], **options: Any) -> None:
-        for config, folder in runs:
-            seen.append(config)
-            changes = {"sampling": config.method_config.sampling} if config.method == "er" else {}
-            write_run(folder, method=config.method, time_steps=2, options=changes)
-
-    monkeypatch.setattr(dietcl.cli.run_progress, "carry_out", carry_out)
-    return seen
 
 
 def test_everything_in_a_folder_of_runs_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,38 +53,3 @@ def test_a_file_is_no_place_for_a_report(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert f"{tmp_path / 'file' / below}: " in said
     assert "choose another --out" in said
-
-
-def test_a_file_is_no_place_for_a_demo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], configs: list[RunConfig]
-) -> None:
-    (tmp_path / "file").touch()
-    assert main(["demo", "--out", str(tmp_path / "file")]) == 2
-    assert "choose another --out" in capsys.readouterr().err
-    assert not configs
-
-
-@pytest.mark.parametrize(
-    ("budget", "words"),
-    [
-        ("30", "30 updates of 16 images at each time step."),
-        ("1", "1 update of 16 images at each time step."),
-        ("2h", "2h of computation at each time step."),
-        ("2e12flops", "2e12 FLOPs of computation at each time step."),
-    ],
-)
-def test_the_demo_says_what_it_does_and_where_its_picture_lies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], configs: list[RunConfig], budget: str, words: str
-) -> None:
-    folder = tmp_path / ODD
-    assert main(["demo", "--out", str(folder), "--budget", budget]) == 0
-    out = capsys.readouterr().out
-    assert f"20 time steps, 2 % of the labels, {words}" in out
-    assert [config.method for config in configs] == ["dietcl", "er", "er"]
-    assert [config.method_config.sampling for config in configs[1:]] == ["uniform", "balanced"]
-    assert {(config.recipe.time_steps, config.recipe.label_rate) for config in configs} == {(20, 0.02)}
-    assert {(config.training.batch, config.budget) for config in configs} == {(16, budget)}
-    for title in ("report", "picture"):
-        found = re.search(rf"^{title}: (.+)$", out, flags=re.MULTILINE)
-        assert found is not None
-        assert Path(found[1]).is_file()

@@ -16,13 +16,13 @@ import ray
 from safetensors.numpy import load_file
 
 from dietcl import clusters
-from dietcl.clusters import carrier, on_ray, on_slurm, slurm_executor, steps_finished
+from dietcl.clusters import on_ray, on_slurm, slurm_executor, steps_finished, work_pool
 from dietcl.errors import UserError
 from dietcl.process_pool import Outcome
-from dietcl.report.runs import read_run
+from dietcl.report.runs import RunRecord
 from helpers.runs import small
 from helpers.tiny import tiny_config
-from reproduction.run_cache import Cell, Store, folder_of, run_cells
+from reproduction.run_cache import Cell, RunCache, folder_of, run_cells
 
 LONG = ("--budget", "15", "--time-steps", "6")
 local_executor = partial(slurm_executor, cluster="local")
@@ -48,20 +48,20 @@ def there(connected, monkeypatch):
 
 
 def do_all(
-    on, work, items, folder, progress=lambda number, done: None, reach=lambda item: 0, jobs=None
+    on, work, items, folder, progress=lambda number, done: None, progress_of=lambda item: 0, jobs=None
 ) -> dict[int, Outcome]:
     """Do work on some items, and return what became of each."""
     if on == "slurm":
-        outcomes = on_slurm(work, items, progress, executor=local_executor(folder, {}, jobs), reach=reach)
+        outcomes = on_slurm(work, items, progress, executor=local_executor(folder, {}, jobs), progress_of=progress_of)
     else:
-        outcomes = on_ray(work, items, progress, options={}, jobs=jobs, reach=reach, say=print)
+        outcomes = on_ray(work, items, progress, options={}, jobs=jobs, progress_of=progress_of, notify=print)
     return {outcome.number: outcome for outcome in outcomes}
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
     """Two runs counted the same and ended with the same weights."""
     mine, theirs = (
-        {**np.load(folder / "counts.npz"), **load_file(folder / "weights.safetensors")} for folder in (one, other)
+        {**np.load(folder / "counts.npz"), **load_file(folder / "model.safetensors")} for folder in (one, other)
     )
     assert mine.keys() == theirs.keys()
     for name in mine:
@@ -73,27 +73,29 @@ def submitted(out: Path) -> list[str]:
     return [path.name.removesuffix("_submitted.pkl") for path in out.glob(".jobs/*_submitted.pkl")]
 
 
+@pytest.mark.long
 def test_cells_of_a_study_count_the_same_wherever_they_are_carried_out(there, blobs, tmp_path):
     config = replace(tiny_config(blobs, "er", budget="2"), first_time_steps=2)
     cells = [Cell(f"seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
     kept = {}
     for on in ("local", "slurm", "ray"):
-        store, scratch = Store(tmp_path / f"{on}.jsonl"), tmp_path / on
-        carry = carrier(
+        store, scratch = RunCache(tmp_path / f"{on}.jsonl"), tmp_path / on
+        pool = work_pool(
             on,
             "",
             2,
             folder=scratch / ".jobs",
             local_jobs=1,
-            reach=lambda cell, scratch=scratch: steps_finished(folder_of(cell, scratch)),
-            say=print,
+            progress_of=lambda cell, scratch=scratch: steps_finished(folder_of(cell, scratch)),
+            notify=print,
         )
-        run_cells(cells, store, scratch, carry, lambda done, total: None)
+        run_cells(cells, store, scratch, pool, lambda done, total: None)
         kept[on] = sorted(store.path.read_text().splitlines())
     assert len(kept["local"]) == 2
     assert kept["slurm"] == kept["ray"] == kept["local"]
 
 
+@pytest.mark.long
 def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare, dietcl, blobs, tmp_path):
     for method in ("er", "naive"):
         here = ["--method", method, "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "here" / method)]
@@ -111,16 +113,17 @@ def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare,
     assert len(submitted(tmp_path / "slurm")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on", ["slurm", "ray"])
 def test_a_run_that_fails_is_shown_with_its_log_and_stops_no_other(there, compare, tmp_path, on):
-    (tmp_path / "er-seed0/.lock").mkdir(parents=True)  # in the way of the lock
+    (tmp_path / "er-seed0/.counts.npz.1").mkdir(parents=True)  # in the way of removing what a killed process left
     result = compare(tmp_path, "--methods", "er,ncm", "--on", on)
     log = tmp_path / "er-seed0.failed.log"
     assert result.code == 1
     assert "er, seed 0: IsADirectoryError" in result.err
     assert f"(log: {log})" in result.err
     assert "Traceback" in log.read_text()
-    assert read_run(tmp_path / "ncm-seed0").finished
+    assert RunRecord.read(tmp_path / "ncm-seed0").finished
     if on == "slurm":
         job = next(job for job in submitted(tmp_path) if job in log.read_text())
         printed = tmp_path / f".jobs/{job}_0_log.out"
@@ -134,6 +137,7 @@ def _dies(item: int, report: object) -> int:
     return item
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("on", "words"), [("slurm", "the job ended as FINISHED without"), ("ray", "left no result")])
 def test_a_killed_job_takes_only_its_own_item_along(there, tmp_path, on, words):
     outcomes = do_all(on, _dies, [1, 2], tmp_path)
@@ -153,6 +157,7 @@ def _is_alone(item: Path, report: object) -> None:
     item.rmdir()
 
 
+@pytest.mark.long
 def test_ray_has_as_many_under_way_as_wanted(there, tmp_path):
     two = do_all("ray", _meets, [tmp_path / "met0", tmp_path / "met1"], tmp_path, jobs=2)
     one = do_all("ray", _is_alone, [tmp_path / "alone"] * 3, tmp_path, jobs=1)
@@ -167,17 +172,18 @@ def _waits(item: Path, report: object) -> str:
     return item.read_text()
 
 
-def _reach(item: Path) -> float:
+def _finished_steps(item: Path) -> float:
     return float(item.read_text() or 0) if item.exists() else 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on", ["slurm", "ray"])
 def test_progress_is_read_from_the_shared_folder(there, tmp_path, on):
     def progress(number: int, done: float) -> None:
         if done == 0.5:
             (tmp_path / "item").write_text("0.75")
 
-    outcomes = do_all(on, _waits, [tmp_path / "item"], tmp_path / "jobs", progress, _reach)
+    outcomes = do_all(on, _waits, [tmp_path / "item"], tmp_path / "jobs", progress, _finished_steps)
     assert outcomes[0].value == "0.75"
 
 
@@ -186,6 +192,7 @@ def _sleeps(item: Path, report: object) -> None:
     time.sleep(600)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on", ["slurm", "ray"])
 def test_ctrl_c_cancels_what_is_under_way(there, tmp_path, on):
     def progress(number: int, done: float) -> None:
@@ -193,7 +200,7 @@ def test_ctrl_c_cancels_what_is_under_way(there, tmp_path, on):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        do_all(on, _sleeps, [tmp_path / "item"], tmp_path / "jobs", progress, _reach)
+        do_all(on, _sleeps, [tmp_path / "item"], tmp_path / "jobs", progress, _finished_steps)
     process = int((tmp_path / "item").read_text())
     deadline = time.monotonic() + 30
     while Path(f"/proc/{process}").exists() and time.monotonic() < deadline:
@@ -201,6 +208,7 @@ def test_ctrl_c_cancels_what_is_under_way(there, tmp_path, on):
     assert not Path(f"/proc/{process}").exists()
 
 
+@pytest.mark.long
 def test_a_preempted_run_goes_on_even_if_it_was_to_start_over(there, compare, dietcl, blobs, tmp_path):
     journal = tmp_path / "slurm/er-seed0/events.jsonl"
     before: list[str] = []

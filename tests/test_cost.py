@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dietcl.budget import cost
-from dietcl.budget.cost import PROMPTED, CostModel, cost_model, measure
+import dietcl.models.flops as counting
+from dietcl.budget.cost import PROMPTED, CostModel
+from dietcl.models.flops import cost_model, measure
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
 
@@ -123,20 +124,20 @@ def test_head_equals_its_measurement() -> None:
     def head() -> torch.Tensor:
         return torch.nn.functional.linear(features_BD, weight_CD)
 
-    assert cost.count_flops(head, backward=False) == costs.head_forward(10)
-    assert cost.count_flops(head, backward=True) == costs.head_pass(10)
+    assert counting.count_flops(head, backward=False) == costs.head_forward(10)
+    assert counting.count_flops(head, backward=True) == costs.head_pass(10)
     features_BD.requires_grad_(False)
-    assert cost.count_flops(head, backward=True) == costs.head_train(10)
+    assert counting.count_flops(head, backward=True) == costs.head_train(10)
 
 
 def test_the_cache_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIETCL_CACHE", str(tmp_path))
-    monkeypatch.setattr(cost, "measure", measured)
+    monkeypatch.setattr(counting, "measure", measured)
     assert cost_model(MICRO) == measured(MICRO)
     (file,) = (tmp_path / "costs").iterdir()
 
     with monkeypatch.context() as patch:
-        patch.setattr(cost, "measure", lambda _: pytest.fail("measured although cached"))
+        patch.setattr(counting, "measure", lambda _: pytest.fail("measured although cached"))
         assert cost_model(MICRO) == measured(MICRO)
 
     for damage in ("", "{}", "[]", '{"features": 3}', json.dumps({"prompts": 3})):
@@ -149,10 +150,11 @@ def test_the_cache_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("DIETCL_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(cost, "measure", measured)
+    monkeypatch.setattr(counting, "measure", measured)
     assert cost_model(MICRO) == measured(MICRO)
 
 
+@pytest.mark.long
 def test_large_takes_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     costs = measure(LARGE)

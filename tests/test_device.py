@@ -11,9 +11,9 @@ from dietcl.engine.device import cpu_has_bfloat16, pick_precision
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
-from dietcl.methods import every_method
-from dietcl.run import open_stream
-from dietcl.signals import Saving
+from dietcl.methods import METHODS
+from dietcl.run import stream_of
+from helpers.marks import mostly_long
 from helpers.recording import Notes
 from helpers.runs import interrupt, outcome, run, small
 from helpers.tiny import AMPLE, tiny_config
@@ -41,10 +41,10 @@ def test_this_cpu_can_be_tried():
             pick_precision("bfloat16", CPU)
 
 
-@pytest.mark.parametrize("method", [name for name in every_method() if ":" not in name])
+@pytest.mark.parametrize("method", mostly_long(METHODS, {"dietcl", "derpp", "ranpac"}))
 def test_every_method_learns_in_bfloat16_nearly_as_in_float32(blobs, method):
     config = tiny_config(blobs, method, budget=AMPLE.get(method, "2"))
-    stream, index = open_stream(config)
+    stream, index = stream_of(config)
     losses, kept = {}, {}
     for precision in (torch.float32, torch.bfloat16):
         learner = assemble(config, stream, Equipment(index, precision=precision), Notes())
@@ -63,7 +63,7 @@ def test_a_run_keeps_its_precision_and_goes_on_in_it(blobs, tmp_path):
     config = tiny_config(blobs, "dietcl", budget="3", threshold="2.0")
     run(config, tmp_path / "whole", precision="bfloat16")
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "run", interrupt(2, 0.6), precision="bfloat16", saving=Saving(every=1))
+        run(config, tmp_path / "run", interrupt(2, 0.6), precision="bfloat16", checkpoint_every=1)
     with pytest.raises(UserError, match=r"another precision \(bfloat16 there, float32 here\)"):
         run(config, tmp_path / "run")
     run(config, tmp_path / "run", precision="bfloat16")

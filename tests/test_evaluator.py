@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.config import Evaluation
-from dietcl.engine.evaluator import CHUNK, Counts, Evaluator, stratified_sample
+from dietcl.engine.evaluator import CHUNK, ClassCounts, Counts, Evaluator, stratified_sample
 from dietcl.engine.loop import learn
 from dietcl.streams.stream import Stream, TestStep
 from helpers.tiny import tiny_config, tiny_learner
@@ -98,8 +98,8 @@ def test_counts_agree_with_a_predictor_made_by_hand(blobs):
     # Three classes are known; class 3 comes later and -1 never.
     stream = stream_of([[0, 1, 0], [2, 2, -1, 3], [3, 3]])
     oracle = Oracle([0, 1, 1, 2, 0, 0, 2, 1, 1])
-    counts = Counts.empty(3)
-    evaluator_of(stream, oracle, blobs).measure(oracle, Head(3), counts, 1, 3)
+    counts, by_class = Counts.empty(3), ClassCounts.empty(3, 4)
+    evaluator_of(stream, oracle, blobs).measure(oracle, Head(3), counts, 1, 3, by_class)
     assert counts.correct.tolist() == [[0, 0, 0], [2, 1, 0], [0, 0, 0]]
     assert counts.count.tolist() == [[0, 0, 0], [3, 4, 2], [0, 0, 0]]
     right, wrong = -np.log(np.exp(5) / (np.exp(5) + 2)), -np.log(1 / (np.exp(5) + 2))
@@ -107,16 +107,40 @@ def test_counts_agree_with_a_predictor_made_by_hand(blobs):
     expected = [2 * right + wrong, right + wrong + 2 * unknown, 2 * unknown]
     assert counts.loss_sum[1] == pytest.approx(expected, rel=1e-6)
     assert set(oracle.asked.values()) == {1}
+    # By class, without the third time step, which is not learned yet.
+    cells = zip(by_class.truth.tolist(), by_class.predicted.tolist(), by_class.count.tolist(), strict=True)
+    assert [*cells] == [(-1, 0, 1), (0, 0, 1), (0, 1, 1), (1, 1, 1), (2, 0, 1), (2, 2, 1), (3, 2, 1)]
+    assert by_class.right.tolist() == [[0] * 5, [1, 1, 1, 0, 0], [0] * 5]
+    assert by_class.total.tolist() == [[0] * 5, [2, 1, 2, 1, 1], [0] * 5]
 
 
 @pytest.mark.parametrize("classes", [0, 2])
 def test_never_revealed_classes_are_always_wrong(blobs, classes):
     stream = stream_of([[-1] * 5, [-1] * 3])
     oracle = Oracle([0, 1] * 4)
-    counts = Counts.empty(2)
-    evaluator_of(stream, oracle, blobs).measure(oracle, Head(classes), counts, 0, 2)
-    assert counts.correct.sum() == 0
-    assert counts.count[0].tolist() == [5, 3]
+    counts, by_class = Counts.empty(2), ClassCounts.empty(2, classes)
+    evaluator_of(stream, oracle, blobs).measure(oracle, Head(classes), counts, 1, 2, by_class)
+    assert counts.correct.sum() == by_class.right.sum() == 0
+    assert counts.count[1].tolist() == [5, 3]
+    answers = dict(zip(by_class.predicted.tolist(), by_class.count.tolist(), strict=True))
+    assert answers == ({0: 4, 1: 4} if classes else {-1: 8})
+    assert set(by_class.truth.tolist()) == {-1}
+    assert by_class.total[1].tolist() == [0] * classes + [8]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), max_size=40))
+def test_every_image_is_in_one_cell_of_the_confusion(pairs):
+    truth, predicted = np.array(pairs, np.int64).reshape(-1, 2).T
+    counts = ClassCounts.empty(1, 5)
+    counts.record(0, [TestStep(1, np.arange(len(pairs)), truth)], [predicted])
+    for cell, rows in zip(counts.mistakes(), counts.examples, strict=True):
+        of_cell = [i for i, pair in enumerate(pairs) if pair == (counts.truth[cell], counts.predicted[cell])]
+        assert [row for row in rows.tolist() if row >= 0] == of_cell[:6]
+    cells = zip(counts.truth.tolist(), counts.predicted.tolist(), counts.count.tolist(), strict=True)
+    assert {(true, answer): count for true, answer, count in cells} == Counter(pairs)
+    assert counts.right[0].tolist() == [sum(pair == (c, c) for pair in pairs) for c in range(5)] + [0]
+    assert counts.total[0].tolist() == [sum(true == c for true, _ in pairs) for c in (0, 1, 2, 3, 4, -1)]
 
 
 def test_many_images_are_measured_in_chunks_without_losing_one(blobs):
@@ -142,12 +166,20 @@ def test_each_time_step_measures_the_seen_and_the_next_once(blobs):
     for t in learn(learner):
         until = min(t + 1, 3)
         wanted = {row for test in tests[:until] for row in test.rows.tolist()}
+        assert_equal_sums(learner.counts, learner.class_counts, t)
         assert {row: n for row, n in asked.items() if row in of_tests} == dict.fromkeys(wanted, 1)
         asked.clear()
     filled = learner.counts.count > 0
     assert filled.tolist() == [[True, True, False], [True, True, True], [True, True, True]]
     # Before a time step is learned the head has none of its classes.
     assert learner.counts.correct[0, 1] == learner.counts.correct[1, 2] == 0
+
+
+def assert_equal_sums(counts, by_class, t):
+    """The classes together are the seen time steps together."""
+    is_right = (by_class.truth == by_class.predicted) & (by_class.truth >= 0)
+    assert by_class.count.sum() == by_class.total[t - 1].sum() == counts.count[t - 1, :t].sum()
+    assert by_class.count[is_right].sum() == by_class.right[t - 1].sum() == counts.correct[t - 1, :t].sum()
 
 
 def test_a_run_may_be_measured_on_a_sample(blobs):

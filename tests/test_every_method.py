@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS, describe
 from dietcl.streams.augment import normalize
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from helpers.recording import equal, hand_over, run_through, updates_of, weights
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
@@ -31,7 +31,7 @@ RECIPES = st.builds(
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(budget=BUDGETS, recipe=RECIPES, accounting=st.sampled_from(["images", "flops"]), seed=st.integers(0, 99))
 def test_no_stream_and_no_budget_makes_a_method_overdraw(blobs, method, budget, recipe, accounting, seed):
     config = replace(tiny_config(blobs, method, budget=budget, seed=seed), recipe=recipe, accounting=accounting)

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place, is_remote, reason
+from dietcl.streams.filesystem import FileRoot, is_remote, reason
 
 FILES: dict[str, bytes] = {
     "a/1.png": b"0123456789",
@@ -55,11 +55,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def place(make: Make) -> Place:
-    return Place.of(make(FILES))
+def place(make: Make) -> FileRoot:
+    return FileRoot.of(make(FILES))
 
 
-def test_files_come_in_the_same_order_everywhere(place: Place) -> None:
+def test_files_come_in_the_same_order_everywhere(place: FileRoot) -> None:
     expected = sorted(FILES, key=lambda name: name.split("/"))
     assert expected != sorted(FILES)  # "a/1.png" comes before "a.txt", because "a" does
     assert list(place.files()) == expected
@@ -68,7 +68,7 @@ def test_files_come_in_the_same_order_everywhere(place: Place) -> None:
     assert list(place.files("a b")) == ["a b/c d/e f.jpg"]
 
 
-def test_folders(place: Place) -> None:
+def test_folders(place: FileRoot) -> None:
     assert place.folders() == ["100%", "B", "a", "a b", "a-b", "b", "über"]
     assert place.folders("b") == ["deep"]
     assert place.folders("a b") == ["c d"]
@@ -76,18 +76,18 @@ def test_folders(place: Place) -> None:
     assert place.is_folder()
 
 
-def test_what_is_there(place: Place) -> None:
+def test_what_is_there(place: FileRoot) -> None:
     for name in (*FILES, "a", "a b/c d", "b/deep/er"):
         assert place.has(name), name
     for name in ("c", "a/3.png", "a/1.png.bak", "A/1.png", "a b/c"):
         assert not place.has(name), name
-    assert not Place.of(place.path("a/1.png")).is_folder()
-    assert Place.of(place.path("a")).is_folder()
-    assert not Place.of(place.path("nowhere")).is_folder()
+    assert not FileRoot.of(place.path("a/1.png")).is_folder()
+    assert FileRoot.of(place.path("a")).is_folder()
+    assert not FileRoot.of(place.path("nowhere")).is_folder()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_bytes(place: Place, name: str) -> None:
+def test_bytes(place: FileRoot, name: str) -> None:
     assert place.read(name) == FILES[name]
     with place.open(name) as file:
         assert file.read() == FILES[name]
@@ -95,13 +95,13 @@ def test_bytes(place: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 10), (0, 1), (3, 7), (9, 10), (9, 30), (10, 12), (50, 60), (4, 4)])
-def test_ranges(place: Place, start: int, end: int) -> None:
+def test_ranges(place: FileRoot, start: int, end: int) -> None:
     expected = FILES["a/1.png"][start:end]
     assert place.read("a/1.png", start, end) == expected
     assert place.read_many(["a/1.png"], [start], [end]) == [expected]
 
 
-def test_many_at_a_time_with_one_that_is_missing(place: Place) -> None:
+def test_many_at_a_time_with_one_that_is_missing(place: FileRoot) -> None:
     names = ["a/1.png", "a/none.png", "b/deep/er/still.bin", "a b/c d/e f.jpg", "a/1.png"]
     found = place.read_many(names, [None, None, 10, 0, 2], [None, None, 20, 3, 4])
     assert isinstance(found[1], FileNotFoundError)
@@ -109,7 +109,7 @@ def test_many_at_a_time_with_one_that_is_missing(place: Place) -> None:
     assert place.read_many([], [], []) == []
 
 
-def test_text(place: Place) -> None:
+def test_text(place: FileRoot) -> None:
     with place.text("a.txt") as file:
         assert file.read() == "über,größe\r\nä,1\n"  # without the mark at its start, and lines as they are
     with place.text("bad.txt") as file:
@@ -119,16 +119,16 @@ def test_text(place: Place) -> None:
 @pytest.mark.parametrize("more", ["", "/", "///"])
 def test_slashes_at_the_end(make: Make, more: str) -> None:
     root = make(FILES)
-    place = Place.of(root + more)
+    place = FileRoot.of(root + more)
     assert place.root == root
-    assert place == Place.of(root)
+    assert place == FileRoot.of(root)
     assert next(place.files()) == "100%/a+b&c=d;e.png"
     assert place.path("a/1.png") == f"{root}/a/1.png"
 
 
 @pytest.mark.parametrize("ask", ["folders", "files", "open", "text"])
 def test_what_is_missing_is_one_sentence(make: Make, ask: str) -> None:
-    asked: dict[str, Callable[[Place], Any]] = {
+    asked: dict[str, Callable[[FileRoot], Any]] = {
         "folders": lambda place: place.folders("no where"),
         "files": lambda place: list(place.files("no where")),
         "open": lambda place: place.open("no where"),
@@ -136,18 +136,18 @@ def test_what_is_missing_is_one_sentence(make: Make, ask: str) -> None:
     }
     root = make(FILES)
     with pytest.raises(UserError) as caught:
-        asked[ask](Place.of(root))
+        asked[ask](FileRoot.of(root))
     message = str(caught.value)
     assert message.startswith(f"{root}/no where: ")
     assert "\n" not in message
-    assert message.endswith("?")
+    assert "; check the " in message
     if ask in ("folders", "files"):
-        empty = Place.of(f"{root}/no where")
+        empty = FileRoot.of(f"{root}/no where")
         with pytest.raises(UserError, match="no where: "):
             list(getattr(empty, ask)())
 
 
-def test_reading_what_is_missing_is_an_error_of_the_system(place: Place) -> None:
+def test_reading_what_is_missing_is_an_error_of_the_system(place: FileRoot) -> None:
     for name in ("none.png", "a/none/none.png"):
         with pytest.raises(OSError, match="none"):
             place.read(name)
@@ -155,7 +155,7 @@ def test_reading_what_is_missing_is_an_error_of_the_system(place: Place) -> None
             place.read(name, 0, 5)
 
 
-def test_names_that_no_file_can_have(place: Place) -> None:
+def test_names_that_no_file_can_have(place: FileRoot) -> None:
     assert not place.has("a\0b.png")
     assert not place.leads_outside("a\0b.png")
     assert not place.leads_outside("../\0")
@@ -167,7 +167,7 @@ def test_names_that_no_file_can_have(place: Place) -> None:
 
 
 def test_an_address_leads_nowhere_else() -> None:
-    assert not Place.of("memory://photos").leads_outside("a/b.png")
+    assert not FileRoot.of("memory://photos").leads_outside("a/b.png")
 
 
 class TestLinks:
@@ -214,34 +214,44 @@ class TestLinks:
         ],
     )
     def test_leading_outside(self, root: Path, name: str, outside: bool) -> None:
-        assert Place.of(root).leads_outside(name) is outside
+        assert FileRoot.of(root).leads_outside(name) is outside
 
     def test_a_place_behind_a_link_is_a_place(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(root)
-        place = Place.of(tmp_path / "link")
+        place = FileRoot.of(tmp_path / "link")
         assert not place.leads_outside("in/a.png")
         assert place.leads_outside("../secret.png")
         assert place.leads_outside("to-file")
         assert place.read("in/a.png") == b"a"
 
-    def test_links_to_folders_are_listed_but_not_followed(self, root: Path) -> None:
-        place = Place.of(root)
+    def test_links_to_folders_are_followed_inside_the_root_only(self, root: Path) -> None:
+        (root / "in" / "back").symlink_to("../inside-folder")  # a cycle
+        place = FileRoot.of(root)
         assert place.folders() == ["in", "inside-folder", "to-folder", "up"]
-        files = list(place.files())  # ends, though `up` leads around in a circle
+        assert [name for name, is_folder in place.entries() if is_folder] == ["in", "inside-folder"]
+        files = list(place.files())
         assert files == sorted(files)
-        assert "in/a.png" in files
+        assert {"in/a.png", "in/back", "inside-folder/a.png", "inside-folder/back"} <= set(files)
         assert {"to-folder", "up", "circle", "nowhere"} <= set(files)
-        assert not any(file.startswith(("up/", "to-folder/", "inside-folder/")) for file in files)
+        assert not any(file.startswith(("up/", "to-folder/")) for file in files)
+
+    def test_two_folders_linked_to_each_other_are_walked_once_each_way(self, tmp_path: Path) -> None:
+        for name, other in (("a", "b"), ("b", "a")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "x.png").touch()
+            (tmp_path / name / "other").symlink_to(f"../{other}")
+        files = list(FileRoot.of(tmp_path).files())
+        assert files == ["a/other/other", "a/other/x.png", "a/x.png", "b/other/other", "b/other/x.png", "b/x.png"]
 
 
 def test_the_root_of_all() -> None:
     for name in ("/", "//", "/."):
-        place = Place.of(name)
+        place = FileRoot.of(name)
         assert os.path.exists(place.path("proc"))
         assert not place.leads_outside("etc/hostname")
         assert not place.leads_outside("../etc")  # there is no further up
         assert "proc" in place.folders()
-    assert Place.of("/").path("a/b") == "/a/b"
+    assert FileRoot.of("/").path("a/b") == "/a/b"
 
 
 def test_the_root_of_an_address() -> None:
@@ -250,7 +260,7 @@ def test_the_root_of_an_address() -> None:
     memory.pipe(f"/{top}/a.png", b"a")
     try:
         for address in ("memory://", "memory:///"):
-            place = Place.of(address)
+            place = FileRoot.of(address)
             assert not place.is_local
             assert place.is_folder()
             assert top in place.folders()
@@ -264,7 +274,7 @@ def test_relative_folders_stay_where_they_are(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.png").write_bytes(b"a")
     monkeypatch.chdir(tmp_path)
-    places = [Place.of("in"), Place.of(Path("in")), Place.of("./x/../in/"), Place.of(tmp_path / "in")]
+    places = [FileRoot.of("in"), FileRoot.of(Path("in")), FileRoot.of("./x/../in/"), FileRoot.of(tmp_path / "in")]
     monkeypatch.chdir("/")
     assert {place.root for place in places} == {str(tmp_path / "in")}
     assert all(place.read("a.png") == b"a" for place in places)
@@ -276,15 +286,15 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     os.seteuid(me or 65534)  # root may read everything, nobody may not
     try:
         with pytest.raises(UserError, match=r"in: cannot be listed \(Permission denied\)"):
-            list(Place.of(tmp_path / "in").files())
+            list(FileRoot.of(tmp_path / "in").files())
     finally:
         os.seteuid(me)
 
 
 def test_a_kind_of_address_that_nobody_knows() -> None:
     with pytest.raises(UserError) as caught:
-        Place.of("gopher2://host/photos").folders()
-    assert str(caught.value).startswith("gopher2://host/photos: cannot be reached (")
+        FileRoot.of("gopher2://host/photos").folders()
+    assert str(caught.value).startswith("gopher2://host/photos: cannot be opened (")
     assert "\n" not in str(caught.value)
 
 

@@ -15,12 +15,14 @@ import torch
 from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
 from benchmarks.resume import hunt, make_configs
 from dietcl.config import Evaluation, RunConfig
-from dietcl.engine import state
 from dietcl.engine.checkpoint_files import Checkpoints
+from dietcl.engine.evaluator import ClassCounts, Counts
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import advance
+from dietcl.engine.state import restore_state, save_state
 from dietcl.methods import every_method, method_config
 from dietcl.run_folder import is_finished
+from helpers.marks import mostly_long
 from helpers.recording import Event, Notes
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
@@ -45,6 +47,7 @@ def undisturbed(configs, tmp_path_factory):
     return outcome(folder)
 
 
+@pytest.mark.long
 @can_kill
 @pytest.mark.parametrize("method", HUNTED)
 def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(configs, tmp_path, method):
@@ -53,6 +56,7 @@ def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(config
     assert not found.different
 
 
+@pytest.mark.long
 @can_kill
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_at_the_worst_moment_does_no_harm(configs, undisturbed, tmp_path, moment):
@@ -98,9 +102,14 @@ def everything(learner: Learner) -> dict[str, Any]:
         "weights": bits(learner.network.state_dict()),
         "modules": bits(modules),
         "state": bits(learner.method.state()),
-        "counts": {name: (values.dtype, values.tobytes()) for name, values in vars(learner.counts).items()},
+        "counts": arrays(learner.counts),
+        "class counts": arrays(learner.class_counts),
         "receipts": learner.ledger.receipts(),
     }
+
+
+def arrays(counts: Counts | ClassCounts) -> dict[str, tuple[object, ...]]:
+    return {name: (values.dtype, values.shape, values.tobytes()) for name, values in vars(counts).items()}
 
 
 def bits(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[object, ...]]:
@@ -111,11 +120,11 @@ def happened(events: list[Event]) -> list[Event]:
     return [{name: value for name, value in event.items() if name not in CLOCK} for event in events]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_long(CASES, {"dietcl", "derpp, flops", "ranpac:frozen, starved"}))
 def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
     config = tiny_case(blobs, case)
     whole = tiny_learner(config)
-    whole.witness = notes = Notes()
+    whole.recorder = notes = Notes()
     saved: list[tuple[Path, int]] = []
     met: Counter[object] = Counter()
     for moment in advance(whole):
@@ -125,16 +134,16 @@ def test_every_method_goes_on_from_every_kind_of_moment(blobs, tmp_path, case):
         # The first of each phase and sweep, the end of each time step, and some of the others.
         if met[kind] == 1 or met.total() % 11 == 0:
             saved.append((tmp_path / str(len(saved)), len(notes.events)))
-            state.save(whole, Checkpoints(saved[-1][0], keep=2), journal=saved[-1][1])
+            save_state(whole, Checkpoints(saved[-1][0], keep=2), event_log=saved[-1][1])
     assert {"learned", "step"} < {moment for _, moment, _ in met}
     end = everything(whole)
     for folder, before in saved:
         learner = tiny_learner(config)
-        learner.witness = rest = Notes()
+        learner.recorder = rest = Notes()
         found, damages = Checkpoints(folder, keep=2).load()
         assert found is not None
         assert not damages
-        assert state.restore(learner, found) == before
+        assert restore_state(learner, found) == before
         for _ in advance(learner):
             pass
         assert everything(learner) == end

@@ -18,16 +18,15 @@ from PIL import Image
 
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.errors import UserError
 from dietcl.streams import loader as loader_module
 from dietcl.streams import storage as storage_module
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import Index, open_manifest
-from dietcl.streams.loader import Loader, stand_ins
+from dietcl.streams.loader import Loader, Pictures, substitutes
 from dietcl.streams.manifest import Facts, write_manifest
 from dietcl.streams.options import Mix
-from dietcl.streams.pictures import Pictures
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import GRAY, Storage
 from dietcl.streams.stream import Stream, build_stream
@@ -38,8 +37,8 @@ from helpers.tiny import tiny_config
 CPU = torch.device("cpu")
 
 
-class Notes(Silent):
-    """A witness that remembers events."""
+class Notes(NullRecorder):
+    """A recorder that remembers events."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -100,7 +99,7 @@ def same_weights(one: Learner, other: Learner) -> bool:
 @settings(max_examples=200, deadline=None)
 def test_who_stands_in(case: tuple[int, list[int]]) -> None:
     count, bad = case[0], sorted(case[1])
-    chosen = stand_ins(count, bad)
+    chosen = substitutes(count, bad)
     assert len(chosen) == count
     if len(bad) == count:
         assert chosen.tolist() == list(range(count))
@@ -138,7 +137,7 @@ class TestDraws:
                 assert (draw.pool, draw.key) == (asked.pool, asked.key)
                 missing = [i for i, row in enumerate(asked.rows.tolist()) if row in bad]
                 count += len(missing)
-                assert draw.rows.tolist() == asked.rows[stand_ins(len(asked.rows), missing)].tolist()
+                assert draw.rows.tolist() == asked.rows[substitutes(len(asked.rows), missing)].tolist()
                 assert not bad & set(draw.rows.tolist())
                 if draw.labels is None:
                     assert draw.pool == "unlabeled"
@@ -201,7 +200,7 @@ def test_training_finishes_and_two_runs_are_the_same(manifest: Path, monkeypatch
 
 
 @pytest.mark.parametrize("method", ["ncm", "fixmatch"])
-def test_sweeps_and_views_have_stand_ins_too(manifest: Path, method: str) -> None:
+def test_sweeps_and_views_have_substitutes_too(manifest: Path, method: str) -> None:
     cut_off(labeled_file(manifest, 1))
     (one, notes), (other, again) = (run(manifest, method, steps=1, budget="4") for _ in range(2))
     assert notes.substituted() == again.substituted()
@@ -264,7 +263,7 @@ def test_the_command_stops_and_goes_on_once_the_files_are_mended(capsys: Any, ma
         assert not (out / "finished").exists()
     lenient = dietcl(capsys, *command, "--out", tmp_path / "lenient", "--bad-images", 0.5)
     assert lenient.code == 0, lenient.said
-    assert "images could not be read (others stood in for them in training" in lenient.said
+    assert "images could not be read (replaced by others in training" in lenient.said
 
     for file, data in zip(files, kept, strict=True):
         file.write_bytes(data)
@@ -304,16 +303,16 @@ def test_images_far_away_are_read_many_at_a_time(
     memory.rm(f"{bucket}/{name}")
     far = write_manifest(tmp_path / "far" / "manifest.parquet", columns, Facts(root=bucket))
     asked: list[int] = []
-    read_many = Place.read_many
+    read_many = FileRoot.read_many
 
-    def counted(self: Place, files: Any, starts: Any, ends: Any) -> Any:
+    def counted(self: FileRoot, files: Any, starts: Any, ends: Any) -> Any:
         asked.append(len(files))
         return read_many(self, files, starts, ends)
 
-    monkeypatch.setattr(Place, "read_many", counted)
+    monkeypatch.setattr(FileRoot, "read_many", counted)
     near, expected = run(manifest, steps=1)
     assert not asked
-    monkeypatch.setattr(Place, "read", refuse)  # one by one would take forever
+    monkeypatch.setattr(FileRoot, "read", refuse)  # one by one would take forever
     there, notes = run(far, steps=1)
     assert notes.substituted() == expected.substituted()
     assert notes.substituted()[0] > 0
@@ -325,7 +324,7 @@ def test_images_far_away_are_read_many_at_a_time(
     assert "\n" not in sentence
 
 
-def refuse(self: Place, *_: Any) -> bytes:
+def refuse(self: FileRoot, *_: Any) -> bytes:
     raise AssertionError("images far away are not read one by one")
 
 
@@ -394,7 +393,7 @@ def test_a_hiccup_of_a_far_store_makes_no_image_bad(
     index = open_manifest(write_manifest(tmp_path / "m.parquet", columns, Facts(root="memory://store")))
     monkeypatch.setattr("dietcl.streams.storage._PAUSES", (0.0, 0.0))
     store = Hiccups(times, error)
-    monkeypatch.setattr(Place, "read_many", lambda self, *arguments: store(*arguments))
+    monkeypatch.setattr(FileRoot, "read_many", lambda self, *arguments: store(*arguments))
     storage = Storage(index, 8)
     storage.read(np.arange(2))
     assert (store.asked, bool(storage.bad)) == (asked, is_bad)
@@ -406,6 +405,6 @@ def test_a_far_store_that_is_away_is_one_sentence(tmp_path: Path, monkeypatch: p
     index = open_manifest(write_manifest(tmp_path / "m.parquet", columns, Facts(root="memory://store")))
     monkeypatch.setattr("dietcl.streams.storage._PAUSES", ())
     away = [ConnectionRefusedError("refused")] * 2
-    monkeypatch.setattr(Place, "read_many", lambda self, *arguments: away)
+    monkeypatch.setattr(FileRoot, "read_many", lambda self, *arguments: away)
     with pytest.raises(UserError, match=r"memory://store: cannot be reached \(refused\); give the same command"):
         Storage(index, 8).read(np.arange(2))

@@ -74,7 +74,7 @@ class Toy(Method):
 def toy_learner(blobs):
     learner = tiny_learner(tiny_config(blobs, budget="5"))
     learner.method = Toy(Toy.Config())
-    learner.witness = Notes()
+    learner.recorder = Notes()
     return learner
 
 
@@ -111,11 +111,11 @@ class Wants(Toy):
 
     def __init__(self, config, phase, sweep=None):
         super().__init__(config)
-        self.stretches = [stretch for stretch in (phase, sweep) if stretch is not None]
+        self.segments = [segment for segment in (phase, sweep) if segment is not None]
         self.gathered = 0
 
     def next_phase(self, step, done, remaining):
-        return self.stretches[len(done)] if len(done) < len(self.stretches) else None
+        return self.segments[len(done)] if len(done) < len(self.segments) else None
 
     def gather(self, net, sweep, part):
         net.features(part.images, "walk")
@@ -130,7 +130,7 @@ class Wants(Toy):
 
 def learn_with(blobs, method, budget="5"):
     learner = tiny_learner(tiny_config(blobs, budget=budget))
-    learner.method, learner.witness = method, Notes()
+    learner.method, learner.recorder = method, Notes()
     return learner
 
 
@@ -159,7 +159,7 @@ def test_a_sweep_goes_as_far_as_the_budget_does(blobs):
     learner = learn_with(blobs, method, budget="0.5")
     next(learn(learner))
     assert method.gathered == 18  # of 32, a third of a pass each, for six passes
-    (event,) = learner.witness.of("sweep")
+    (event,) = learner.recorder.of("sweep")
     assert (event["images"], event["of"]) == (18, 32)
 
 
@@ -183,7 +183,7 @@ def test_a_fresh_phase_begins_from_the_first_weights_if_an_update_fits(blobs):
 
 def test_turns_have_moments_of_their_own(blobs):
     class Turns(Wants):
-        def turn(self, net, key, pools):
+        def optimizer_name(self, net, key, pools):
             assert pools.keys() == {"labeled"}
             return "odd" if key[3] % 2 else "even"
 
@@ -219,7 +219,7 @@ def test_evaluation_must_not_learn(blobs):
                 return net.classify(net.encode(images, "cheat"), "cheat")
 
     learner = learn_with(blobs, Cheat(Toy.Config(), Phase(name="half", mix=Mix(labeled=1))))
-    with pytest.raises(Unmetered, match="must not learn"):
+    with pytest.raises(Unmetered, match="must not compute gradients"):
         next(learn(learner))
 
 

@@ -16,7 +16,7 @@ from dietcl.methods.pieces.barlow import barlow_twins
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner, nudge
-from helpers.recording import equal, paid, run_through, stretches, updates_of, weights
+from helpers.recording import equal, paid, run_through, segments, updates_of, weights
 from helpers.reference_losses import (
     plain_barlow,
     plain_cross_entropy,
@@ -152,7 +152,7 @@ def test_the_teacher_is_the_network_at_the_end_of_the_time_step_before(blobs):
 
     def watch(net, batch):
         terms = list(views_of(net, batch))
-        seen.append((batch.key[1], {term.name for term in terms}, dict(learner.method._teacher.weights)))
+        seen.append((batch.key[1], {term.name for term in terms}, dict(learner.method.teacher)))
         return iter(terms)
 
     learner.method._views = watch
@@ -193,7 +193,7 @@ def step_with(step, labeled, unlabeled):
 def test_most_of_the_budget_goes_to_all_images_that_arrive_and_the_rest_to_all_labels(blobs):
     stream = tiny_learner(tiny_config(blobs)).stream
     for step in stream.steps:
-        ssl, classifier = stretches(CaSSLe(CaSSLe.Config()), step)
+        ssl, classifier = segments(CaSSLe(CaSSLe.Config()), step)
         assert (ssl.name, ssl.share, classifier.name, classifier.share) == ("ssl", 0.8, "classifier", 1.0)
         assert ssl.mix.counts(40, pools_of(stream, step.t, ssl.mix)) == {"unlabeled": 32, "labeled": 8}
         assert classifier.mix == Mix(memory=1)
@@ -212,7 +212,7 @@ def test_most_of_the_budget_goes_to_all_images_that_arrive_and_the_rest_to_all_l
 def test_a_pool_that_is_too_small_a_part_of_the_images_is_left_out(blobs, labeled, unlabeled, mix):
     stream = tiny_learner(tiny_config(blobs)).stream
     step = step_with(stream.steps[1], labeled, unlabeled)
-    ssl, _ = stretches(CaSSLe(CaSSLe.Config()), step)
+    ssl, _ = segments(CaSSLe(CaSSLe.Config()), step)
     assert (ssl.mix.labeled, ssl.mix.unlabeled) == pytest.approx((mix.labeled, mix.unlabeled))
     for size in (5, 6, 16, 256):
         pools = pools_of(replace(stream, steps=(stream.steps[0], step)), 2, ssl.mix)
@@ -222,7 +222,7 @@ def test_a_pool_that_is_too_small_a_part_of_the_images_is_left_out(blobs, labele
 def test_fewer_than_two_images_have_no_views_to_learn_from(blobs):
     step = tiny_learner(tiny_config(blobs)).stream.steps[1]
     for labeled, unlabeled in ((0, 0), (1, 0), (0, 1)):
-        phases = stretches(CaSSLe(CaSSLe.Config()), step_with(step, labeled, unlabeled))
+        phases = segments(CaSSLe(CaSSLe.Config()), step_with(step, labeled, unlabeled))
         assert [phase.name for phase in phases] == ["classifier"]
 
 

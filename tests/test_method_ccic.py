@@ -12,12 +12,12 @@ from dietcl.engine.phases import backward
 from dietcl.errors import UserError
 from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.ccic import CCIC
-from dietcl.methods.pieces.neighbors import vote
+from dietcl.methods.pieces.store import vote
 from dietcl.streams.augment import normalize
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import CLASSES, compare, fixed_batch, fixed_learner, losses_of, part
-from helpers.recording import Notes, paid, run_through, stretches, updates_of
+from helpers.recording import Notes, paid, run_through, segments, updates_of
 from helpers.reference_losses import (
     plain_batch_hard,
     plain_cross_entropy,
@@ -164,7 +164,7 @@ def test_what_is_switched_off_is_neither_drawn_nor_run(blobs):
     learner = fixed_learner(blobs, "ccic", triplet=False, strength=0.0)
     learner.method.begin_step(learner.net, learner.stream.steps[1])
     for step, shares in zip(learner.stream.steps, ([0, 0], [1 / 3, 0]), strict=False):
-        assert [phase.mix.unlabeled for phase in stretches(learner.method, step)[:2]] == shares
+        assert [phase.mix.unlabeled for phase in segments(learner.method, step)[:2]] == shares
 
 
 # Phases, neighbors, receipts.
@@ -179,10 +179,10 @@ def run(blobs):
 def test_a_time_step_is_mixed_then_settled_then_embedded(blobs):
     learner = tiny_learner(tiny_config(blobs, "ccic"))
     steps = learner.stream.steps
-    assert stretches(learner.method, steps[0]) == ()  # no label has been revealed
+    assert segments(learner.method, steps[0]) == ()  # no label has been revealed
     for t, counts in ((1, {"unlabeled": 4, "labeled": 8}), (2, {"unlabeled": 4, "labeled": 4, "memory": 4})):
         learner.method.begin_step(learner.net, steps[t - 1])
-        mixmatch, settle, embed = stretches(learner.method, steps[t - 1])
+        mixmatch, settle, embed = segments(learner.method, steps[t - 1])
         assert (mixmatch.name, mixmatch.share, settle.name, settle.share) == ("mixmatch", 0.9, "settle", 1.0)
         assert embed == Sweep(name="embed", pool="memory")
         for phase in (mixmatch, settle):
@@ -218,7 +218,7 @@ def test_receipts_have_ten_passes_for_three_images(run):
 
 def test_all_labels_so_far_are_embedded_by_the_last_encoder(run):
     learner, _ = run
-    store = learner.method._store
+    store = learner.method.store
     rows = np.concatenate([step.labeled for step in learner.stream.steps])
     labels = np.concatenate([step.labels for step in learner.stream.steps])
     assert sorted(store.rows.tolist()) == sorted(rows.tolist())
@@ -234,7 +234,7 @@ def test_the_nearest_remembered_labels_decide(run):
     with torch.no_grad(), learner.ledger.free():
         features = learner.net.features(images, "predict")
         # How three of them vote is held against brute force in test_pieces.py.
-        expected = vote(features, learner.method._store, 3, learner.net.classes)
+        expected = vote(features, learner.method.store, 3, learner.net.classes)
         assert torch.equal(learner.method.predict(learner.net, images), expected)
 
 
@@ -247,11 +247,11 @@ def test_without_embeddings_the_head_decides(blobs):
 
 def test_a_budget_too_small_for_all_labels_embeds_as_many_as_fit(blobs):
     learner = tiny_learner(tiny_config(blobs, "ccic", budget="0.5"))  # six passes, an update costs more
-    learner.witness = notes = Notes()
+    learner.recorder = notes = Notes()
     run_through(learner)
     assert notes.of("update") == []
     assert [event["images"] for event in notes.of("sweep")] == [8, 16, 18]
-    assert len(learner.method._store) == 18
+    assert len(learner.method.store) == 18
     assert [receipt.spent for receipt in learner.ledger.closed] == pytest.approx([8 / 3, 16 / 3, 6])
 
 

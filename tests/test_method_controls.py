@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.budget.cost import cost_model
 from dietcl.methods.dietcl import DietCL
+from dietcl.models.flops import cost_model
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import CURRENT, KEY, compare, fixed_batch, fixed_learner, part
 from helpers.recording import equal, run_through, updates_of, weights
@@ -50,9 +50,9 @@ def test_replay_gets_the_share_that_dietcl_spends(blobs, stream, sampling):
 
 
 def test_replay_spends_the_flops_of_dietcl(blobs):
-    diet = run_through(tiny_learner(tiny_config(blobs, "dietcl", budget="20", threshold="80%")))
-    er = run_through(tiny_learner(tiny_config(blobs, "er", budget="20", dietcl_flops=True, threshold="80%")))
-    assert all(receipt.spent == 240 for receipt in diet.ledger.closed)
+    diet = run_through(tiny_learner(tiny_config(blobs, "dietcl", budget="10", threshold="80%")))
+    er = run_through(tiny_learner(tiny_config(blobs, "er", budget="10", dietcl_flops=True, threshold="80%")))
+    assert all(receipt.spent == 120 for receipt in diet.ledger.closed)
     for spent, limit, receipt in zip(flops_of(er), flops_of(diet), er.ledger.closed, strict=True):
         update = 12 * receipt.pass_flops
         # Less than an update is left; the price is that of a head without classes, hence the hundredth.
@@ -104,7 +104,7 @@ def test_as_many_images_are_reconstructed_as_if_they_were_unlabeled(blobs, strea
     counts = counts_of(stream, t, phase.mix, size)
     method = DietCL(DietCL.Config(reconstruct="labeled", **options))
     batch = fixed_batch(labeled=part("labeled", [1] * counts["labeled"], 1), unlabeled=None)
-    divided = method._divide(phase, batch)
+    divided = method._split_labeled(phase, batch)
     found = {"unlabeled": divided.unlabeled, "labeled": divided.labeled}
     found = {name: len(p) for name, p in found.items() if p is not None}
     if memory := counts.get("memory"):
@@ -120,21 +120,22 @@ def test_as_many_images_are_reconstructed_as_if_they_were_unlabeled(blobs, strea
 def test_reconstructing_labeled_images_costs_the_same(blobs):
     receipts = []
     for pool in ("unlabeled", "labeled"):
-        learner = tiny_learner(tiny_config(blobs, "dietcl", budget="5", threshold="3", reconstruct=pool))
+        learner = tiny_learner(tiny_config(blobs, "dietcl", budget="3", threshold="2", reconstruct=pool))
         made = Counter((event["t"], event["phase"]) for event in updates_of(learner))
-        assert made == {(1, "joint"): 5, **{(t, p): n for t in (2, 3) for p, n in (("joint", 3), ("balance", 2))}}
+        assert made == {(1, "joint"): 3, **{(t, p): n for t in (2, 3) for p, n in (("joint", 2), ("balance", 1))}}
         receipts.append(learner.ledger.receipts())
     for one, other in zip(*(found["steps"] for found in receipts), strict=True):
         paid = [{(i["purpose"], i["operation"]): i["passes"] for i in step["items"]} for step in (one, other)]
         assert paid[0] == paid[1]
-        assert paid[0]["reconstruct", "reconstruct"] == (20 if one["t"] == 1 else 12)
+        assert paid[0]["reconstruct", "reconstruct"] == (12 if one["t"] == 1 else 8)
 
 
 def test_only_the_usual_dietcl_looks_at_unlabeled_images(blobs, stream):
     other = replace(stream, steps=tuple(replace(step, unlabeled=step.unlabeled[:5]) for step in stream.steps))
     for pool, same in (("labeled", True), ("unlabeled", False)):
         runs = [
-            run_through(tiny_learner(tiny_config(blobs, "dietcl", reconstruct=pool), each)) for each in (stream, other)
+            run_through(tiny_learner(tiny_config(blobs, "dietcl", budget="1", reconstruct=pool), each))
+            for each in (stream, other)
         ]
         assert equal(*map(weights, runs)) is same
 
@@ -149,7 +150,9 @@ def test_only_the_usual_dietcl_looks_at_unlabeled_images(blobs, stream):
 )
 def test_either_part_of_the_labeled_images_may_be_empty(stream, options, counts):
     method = DietCL(DietCL.Config(reconstruct="labeled", **options))
-    divided = method._divide(method.next_phase(stream.steps[1], (), 5.0), fixed_batch(memory=None, unlabeled=None))
+    divided = method._split_labeled(
+        method.next_phase(stream.steps[1], (), 5.0), fixed_batch(memory=None, unlabeled=None)
+    )
     assert {p.pool if p is divided.labeled else "unlabeled": len(p) for p in divided.parts} == counts
 
 

@@ -30,7 +30,7 @@ def remember(learner, memory, widths):
     for i, width in enumerate(widths):
         if width:
             stored[i] = random_logits(i, width)[0].tolist()
-            learner.method._store.add(**memory.take(slice(i, i + 1)).with_values(random_logits(i, width)))
+            learner.method.store.add(**memory.take(slice(i, i + 1)).with_values(random_logits(i, width)))
     return stored
 
 
@@ -114,8 +114,8 @@ def test_images_without_stored_logits_have_no_distance(blobs, widths):
 def test_hand_value_of_the_distance(blobs):
     learner = fixed_learner(blobs, "derpp")
     one = part("memory", [0, 1], 2)
-    learner.method._store.add(**one.take(slice(0, 1)).with_values(torch.tensor([[1.0, 2.0]])))
-    learner.method._store.add(**one.take(slice(1, 2)).with_values(torch.tensor([[0.0, 0.0, 6.0]])))
+    learner.method.store.add(**one.take(slice(0, 1)).with_values(torch.tensor([[1.0, 2.0]])))
+    learner.method.store.add(**one.take(slice(1, 2)).with_values(torch.tensor([[0.0, 0.0, 6.0]])))
     logits = torch.tensor([[2.0, 4.0, 9.0, 9.0], [0.0, 3.0, 3.0, 9.0]])
     # (1 + 4) / 2 of the two stored classes of the first image, (0 + 9 + 9) / 3 of the second's three.
     assert learner.method._distance(one, logits).item() == pytest.approx((2.5 + 6) / 2)
@@ -129,7 +129,7 @@ def test_without_the_logits_it_is_balanced_replay(blobs):
     assert equal(*map(weights, runs))
     assert (runs[0].counts.loss_sum == runs[1].counts.loss_sum).all()
     assert runs[0].ledger.receipts() == runs[1].ledger.receipts()
-    assert not len(runs[0].method._store)
+    assert not len(runs[0].method.store)
 
 
 def test_logits_are_stored_as_they_are_at_the_end_of_a_time_step(blobs):
@@ -140,7 +140,7 @@ def test_logits_are_stored_as_they_are_at_the_end_of_a_time_step(blobs):
         with learner.ledger.free():
             scores = learner.net.scores(normalize(learner.loader.read(step.labeled)))
         expected |= dict(zip(step.labeled.tolist(), scores, strict=True))
-    store = learner.method._store
+    store = learner.method.store
     assert set(store.rows.tolist()) == set(expected)
     assert len(store) == len(expected)
     assert store.values.shape[1] == 6
@@ -179,16 +179,16 @@ def test_a_time_step_is_a_phase_and_a_sweep(blobs):
 def test_a_sweep_goes_as_far_as_the_budget(blobs):
     learner = tiny_learner(tiny_config(blobs, "derpp", budget="0.1"))
     assert updates_of(learner) == []
-    assert len(learner.method._store) == 3 * 3  # three images for 1.2 passes in each of three time steps
+    assert len(learner.method.store) == 3 * 3  # three images for 1.2 passes in each of three time steps
     assert [receipt.spent for receipt in learner.ledger.closed] == pytest.approx([1, 1, 1])
 
 
 def test_a_sweep_that_was_cut_short_does_no_harm(blobs):
     learner = tiny_learner(tiny_config(blobs, "derpp", budget="3"))
-    add = learner.method._store.add
-    learner.method._store.add = lambda **columns: add(**{name: column[:1] for name, column in columns.items()})
+    add = learner.method.store.add
+    learner.method.store.add = lambda **columns: add(**{name: column[:1] for name, column in columns.items()})
     events = updates_of(learner)
-    assert len(learner.method._store) == 3 * 2  # one of each micro-batch
+    assert len(learner.method.store) == 3 * 2  # one of each micro-batch
     assert {tuple(event["loss"]) for event in events if event["t"] > 1} == {("replay", "logits")}
     assert all(math.isfinite(value) for event in events for value in event["loss"].values())
     assert all(bool(value.isfinite().all()) for value in weights(learner).values())

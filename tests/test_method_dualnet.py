@@ -10,8 +10,7 @@ import torch
 
 from dietcl.errors import UserError
 from dietcl.methods.base import Sweep
-from dietcl.methods.dualnet import DualNet
-from dietcl.methods.pieces.fast_branch import forward_flops
+from dietcl.methods.dualnet import DualNet, forward_flops
 from helpers.fixed_batch import CURRENT, KEY, compare, fixed_batch, fixed_learner, losses_of, nudge, part
 from helpers.recording import paid, run_through, take_in, updates_of
 from helpers.reference_losses import plain_cross_entropy, plain_divergence, plain_dual_logits, plain_views
@@ -28,7 +27,7 @@ def learner_of(blobs):
 
 
 def at(batch, update):
-    """Place a batch amid its cycle: of a labeled one, the updates 0 to 3 are on views, and 4 and 5 on labels."""
+    """FileRoot a batch amid its cycle: of a labeled one, the updates 0 to 3 are on views, and 4 and 5 on labels."""
     return replace(batch, key=(*KEY[:3], update, 0))
 
 
@@ -46,7 +45,7 @@ def remember(learner, batch):
     for width in (3, 5):
         for i, target in enumerate(TARGETS):
             if target is not None and len(target) == width:
-                learner.method._soft.add(
+                learner.method.store.add(
                     **batch.memory.take(slice(i, i + 1)).with_values(torch.tensor([target]).double())
                 )
 
@@ -139,7 +138,7 @@ def test_the_divergence_vanishes_with_its_gradient_where_the_network_says_what_i
     learner, batch = learner_of(threshold=1.0), fixed_batch(labeled=None)
     view = replace(batch.memory, images=batch.memory.view("replay"))
     take_in(learner, Sweep(name="soft targets", pool="labeled"), view)
-    assert len(learner.method._soft) == 5
+    assert len(learner.method.store) == 5
     term = losses_of(learner, at(batch, 4))["soft targets"]
     term.value.backward()
     assert term.value.item() == pytest.approx(0, abs=1e-12)
@@ -151,14 +150,14 @@ def test_without_soft_targets_nothing_is_stored_or_compared(learner_of, blobs):
     remember(learner, batch)
     assert losses_of(learner, at(batch, 4)).keys() == {"labeled", "memory"}
     learner = run_through(tiny_learner(tiny_config(blobs, "dualnet", budget="2", width=WIDTH, soft_weight=0.0)))
-    assert not len(learner.method._soft)
+    assert not len(learner.method.store)
     assert {item.purpose for item in learner.ledger.closed[2].items}.isdisjoint({"soft targets"})
 
 
 @pytest.mark.parametrize("budget", ["2", "3", "4.3"])
 def test_every_label_of_a_small_budget_gets_its_soft_targets(blobs, budget):
     learner = run_through(tiny_learner(tiny_config(blobs, "dualnet", budget=budget, width=WIDTH)))
-    stored = learner.method._soft.values
+    stored = learner.method.store.values
     assert (~stored.isnan()).sum(1).tolist() == [2] * 8 + [4] * 8 + [6] * 8
 
 

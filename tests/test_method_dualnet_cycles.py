@@ -9,12 +9,11 @@ import torch
 
 from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase, Reserve, Sweep
-from dietcl.methods.dualnet import DualNet
-from dietcl.methods.pieces.fast_branch import forward_flops
+from dietcl.methods.dualnet import DualNet, forward_flops
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import fixed_batch, fixed_learner, losses_of, nudge
-from helpers.recording import equal, run_through, stretches, weights
+from helpers.recording import equal, run_through, segments, weights
 from helpers.tiny import tiny_config, tiny_learner
 
 WIDTH = 6
@@ -24,7 +23,7 @@ POOLS = ("unlabeled", "labeled", "memory")
 
 def places(method, number, pools=POOLS, t=2, micro=0):
     """Return for each update whether its cycle is labeled and its place in it."""
-    return [method._place((7, t, 0, update, micro), pools) for update in range(number)]
+    return [method._cycle_position((7, t, 0, update, micro), pools) for update in range(number)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_micro_batches_of_an_update_are_of_one_kind_and_time_steps_differ():
 
 def test_phases_leave_enough_for_the_soft_targets(blobs):
     learner = tiny_learner(tiny_config(blobs, "dualnet", width=WIDTH))
-    phase, sweep = stretches(learner.method, learner.stream.steps[1])
+    phase, sweep = segments(learner.method, learner.stream.steps[1])
     assert phase.reserve == Reserve(forward=8, flops=8 * (forward_flops(96, 4, 4) + 2 * 96 * 4))
     assert phase.mix.counts(6, pools_of(learner.stream, 2, phase.mix)) == {"unlabeled": 2, "labeled": 2, "memory": 2}
     assert phase.mix.counts(6, pools_of(learner.stream, 1, phase.mix)) == {"unlabeled": 2, "labeled": 4}
@@ -77,10 +76,10 @@ def test_a_single_image_without_a_memory_is_let_be(blobs):
     learner = tiny_learner(tiny_config(blobs, "dualnet", width=WIDTH))
     first, second, _ = learner.stream.steps
     none = first.labeled[:0]
-    assert stretches(learner.method, replace(first, labeled=first.labeled[:1], unlabeled=none)) == ()
-    assert stretches(learner.method, replace(first, labeled=none, unlabeled=none)) == ()
+    assert segments(learner.method, replace(first, labeled=first.labeled[:1], unlabeled=none)) == ()
+    assert segments(learner.method, replace(first, labeled=none, unlabeled=none)) == ()
     later = replace(second, labeled=none, labels=none, unlabeled=none, new_classes=())
-    assert [stretch.name for stretch in stretches(learner.method, later)] == ["cycles"]
+    assert [segment.name for segment in segments(learner.method, later)] == ["cycles"]
 
 
 # Look-ahead.
@@ -134,7 +133,7 @@ def test_each_look_ahead_spans_its_inner_updates(blobs):
 def test_with_a_beta_of_one_updates_are_plain_to_the_last_bit(blobs):
     config = tiny_config(blobs, "dualnet", budget="6", width=WIDTH, beta=1.0)
     one, other = tiny_learner(config), tiny_learner(config)
-    other.method._look_back = lambda net: None
+    other.method._end_look_ahead = lambda net: None
     run_through(one)
     run_through(other)
     assert equal(weights(one), weights(other))
@@ -164,8 +163,8 @@ def test_with_a_beta_of_zero_views_leave_the_encoder_as_it_was(blobs, budget, op
 def test_a_state_amid_a_look_ahead_is_complete(blobs):
     learner, other = (fixed_learner(blobs, "dualnet", width=WIDTH) for _ in range(2))
     first, second = (replace(fixed_batch(unlabeled=None), key=(7, 2, 0, update, 0)) for update in range(2))
-    learner.method._soft.add(**first.memory.with_values(torch.eye(5, 3).double()))
-    learner.method.turn(learner.net, first.key, [part.pool for part in first.parts])
+    learner.method.store.add(**first.memory.with_values(torch.eye(5, 3).double()))
+    learner.method.optimizer_name(learner.net, first.key, [part.pool for part in first.parts])
     losses_of(learner, first)
     state = {name: value.clone() for name, value in learner.method.state().items()}
     assert equal({n: v for n, v in state.items() if n.startswith("encoder.")}, learner.method._anchor)
@@ -173,9 +172,9 @@ def test_a_state_amid_a_look_ahead_is_complete(blobs):
     nudge(learner)
     other.network.load_state_dict(learner.network.state_dict())
     for each in (learner, other):
-        each.method.turn(each.net, second.key, [part.pool for part in second.parts])
+        each.method.optimizer_name(each.net, second.key, [part.pool for part in second.parts])
         losses_of(each, second)
         each.method.after_update(each.net, Phase(name="cycles", mix=Mix()))
     assert equal(weights(learner), weights(other))
     assert not other.method._anchor
-    assert torch.equal(other.method._soft.find(first.memory.rows), learner.method._soft.find(first.memory.rows))
+    assert torch.equal(other.method.store.find(first.memory.rows), learner.method.store.find(first.memory.rows))

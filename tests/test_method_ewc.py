@@ -60,7 +60,7 @@ def said_with(blobs, monkeypatch, available, **options):
     pair = 2 * sum(value.nbytes for value in learner.net.weights().values())
     monkeypatch.setattr(importance, "available_memory", lambda device: available(pair, len(learner.method._pairs)))
     said = []
-    learner.net.say = said.append
+    learner.net.notify = said.append
     run_through(learner)
     return said
 

@@ -9,7 +9,7 @@ import pytest
 from dietcl.budget.budget import Budget
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
-from dietcl.methods.gdumb import GDumb
+from dietcl.methods.er import GDumb
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights

@@ -7,11 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.errors import UserError
-from dietcl.methods.l2p import L2P
-from dietcl.methods.pieces.prompts import PromptPool
+from dietcl.methods.l2p import L2P, PromptPool
+from dietcl.models.flops import cost_model
 from helpers.fixed_batch import CURRENT, compare, fixed_batch, fixed_learner
 from helpers.recording import equal, hand_over, run_through, updates_of
 from helpers.reference_losses import plain_block, plain_cross_entropy, plain_encoder, plain_patches

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.methods.pieces.ridge import PENALTIES, solve_flops
+from dietcl.models.flops import cost_model
 from dietcl.streams.augment import normalize
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.methods.lwf import LwF
+from dietcl.models.flops import cost_model
 from helpers.fixed_batch import CLASSES, compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights
 from helpers.reference_losses import plain_cross_entropy, plain_logits

@@ -147,8 +147,8 @@ def test_the_adaptation_is_plain_fine_tuning(blobs):
 
 def phases_of(method, step):
     done = ()
-    while stretch := method.next_phase(step, done, 100.0):
-        done += (stretch,)
+    while segment := method.next_phase(step, done, 100.0):
+        done += (segment,)
     return done
 
 
@@ -160,14 +160,14 @@ def test_the_first_time_step_with_labels_adapts_and_no_other(blobs):
     assert adapt.mix == Mix(labeled=1)
     assert adapt.reserve.forward == len(first.labeled)
     assert sweep.pool == "labeled"
-    assert [stretch.name for stretch in phases_of(learner.method, second)] == ["features"]
+    assert [segment.name for segment in phases_of(learner.method, second)] == ["features"]
     none = np.zeros(0, np.int64)
     assert phases_of(learner.method, replace(first, labeled=none, labels=none, seen_classes=0, new_classes=())) == ()
     late = replace(second, seen_classes=len(second.new_classes))  # nothing was revealed before
-    assert [stretch.name for stretch in phases_of(learner.method, late)] == ["adapt", "features"]
+    assert [segment.name for segment in phases_of(learner.method, late)] == ["adapt", "features"]
     frozen = RanPAC(RanPAC.Config(adapt=False))
     frozen.setup(learner.net)
-    assert [stretch.name for stretch in phases_of(frozen, first)] == ["features"]
+    assert [segment.name for segment in phases_of(frozen, first)] == ["features"]
 
 
 @pytest.mark.parametrize("adapt", [True, False])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dietcl.budget.cost import cost_model
 from dietcl.errors import UserError
 from dietcl.methods.two_stage import TwoStage
+from dietcl.models.flops import cost_model
 from helpers.fixed_batch import KEY, compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights
 from helpers.reference_losses import plain_cross_entropy, plain_logits, plain_reconstruction

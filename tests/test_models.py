@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dietcl import rng
 from dietcl.errors import UserError
+from dietcl.models import timm_models
 from dietcl.models.decoder import (
     hide,
     normalized_targets,
@@ -21,6 +22,7 @@ from dietcl.models.encoder import Encoder, position_table
 from dietcl.models.head import GrowingHead
 from dietcl.models.network import Network, build_network, mask_of, random_keep
 from dietcl.models.presets import MODELS, ModelConfig
+from dietcl.models.small_vit import Block, SmallViT
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -66,8 +68,34 @@ def test_micro_takes_28_to_32_pixels(size):
     assert encoder(torch.zeros(2, 3, size, size)).shape == (2, encoder.num_patches + 1, 96)
 
 
+def timm_micro(**options):
+    """The network of timm that `micro` must equal weight by weight."""
+    shape = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}
+    return timm_models.VisionTransformer(**shape, num_classes=0, global_pool="", **options)
+
+
 def test_tokens_are_those_of_timm(micro, images):
-    assert torch.equal(micro.encoder(images), micro.encoder.vit.forward_features(images))
+    twin = timm_micro()
+    twin.load_state_dict(micro.encoder.vit.state_dict())
+    assert torch.equal(micro.encoder(images), twin.forward_features(images))
+
+
+def test_our_blocks_are_those_of_timm():
+    from timm.models.vision_transformer import Block as TimmBlock  # after dietcl has mended its import
+
+    ours, theirs = Block(96, 3), TimmBlock(96, 3, qkv_bias=True)
+    theirs.load_state_dict(ours.state_dict())
+    tokens = torch.rand(2, 5, 96)
+    assert torch.equal(ours(tokens), theirs(tokens))
+
+
+def test_a_seed_draws_as_often_as_with_timm():
+    draws = []
+    for make in (timm_micro, lambda: SmallViT(image_size=32, patch=4, dim=96, depth=4, heads=3)):
+        with rng.seeded(7):
+            make()
+            draws.append(torch.rand(3))
+    assert torch.equal(*draws)
 
 
 def test_position_tables_without_the_class_token(images):
@@ -76,7 +104,9 @@ def test_position_tables_without_the_class_token(images):
     encoder = Encoder("micro", 32)
     encoder.vit.no_embed_class = True
     encoder.vit.pos_embed = torch.nn.Parameter(encoder.vit.pos_embed[:, 1:])
-    assert torch.equal(encoder(images), encoder.vit.forward_features(images))
+    twin = timm_micro(no_embed_class=True)
+    twin.load_state_dict(encoder.vit.state_dict())
+    assert torch.equal(encoder(images), twin.forward_features(images))
 
 
 def test_keeping_all_patches_in_order_is_the_plain_forward(micro, images):
@@ -115,7 +145,7 @@ def test_prompts_stand_between_class_token_and_patches(micro, images):
 
 
 def test_features_are_the_mean_patch_token(micro, images):
-    tokens = micro.encoder.vit.forward_features(images)
+    tokens = micro.encoder(images)
     torch.testing.assert_close(micro.features(images), tokens[:, 1:].mean(1))
 
 

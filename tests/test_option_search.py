@@ -1,4 +1,4 @@
-"""Cross-validation of the threshold: held-out revealed labels only, paid by the search account, done once."""
+"""Cross-validation of an option: held-out revealed labels only, paid by the search account, done once."""
 
 import json
 import os
@@ -11,11 +11,17 @@ import pytest
 import dietcl.engine.option_search
 import dietcl.run
 from dietcl.engine.learner import Equipment
-from dietcl.engine.option_search import FOLDS, SHARES, TIME_STEPS, Found, choose_threshold, hold_out
+from dietcl.engine.option_search import FOLDS, TIME_STEPS, Found, choose_value, hold_out
 from dietcl.errors import Stopped, UserError
+from dietcl.execution import Execution
+from dietcl.methods import method_config
+from dietcl.methods.method_options import requested_search
+from dietcl.methods.semi_supervised_options import DietCLOptions
 from dietcl.run import execute
 from dietcl.streams.index import open_manifest
 from helpers.tiny import tiny_config, tiny_learner
+
+SEARCH = DietCLOptions.searched
 
 
 def nothing(*_):
@@ -39,7 +45,7 @@ def searching(blobs, **options):
 
 
 def choose(config, stream, index):
-    return choose_threshold(config, stream, Equipment(index), nothing)
+    return choose_value(config, SEARCH, stream, Equipment(index), nothing)
 
 
 def test_every_label_is_held_out_in_one_fold_and_learned_in_the_others(stream):
@@ -93,10 +99,10 @@ def watched(blobs, stream, index):
 
 def test_the_candidates_are_shares_of_the_budget(watched):
     found, trials = watched
-    assert [round(share * 10) for share in SHARES] == [6, 7, 8, 9]
+    assert [round(share * 10) for share in SEARCH.shares] == [6, 7, 8, 9]
     assert sorted(config.method_config.threshold for config, *_ in trials) == list("66778899")
     assert found.scores.keys() == {"6", "7", "8", "9"}
-    assert found.threshold == min(c for c, score in found.scores.items() if score == max(found.scores.values()))
+    assert found.value == min(c for c, score in found.scores.items() if score == max(found.scores.values()))
 
 
 def test_scores_are_held_out_accuracies(watched):
@@ -126,7 +132,7 @@ def test_no_test_image_is_read_and_no_held_out_one_is_trained_on(watched, stream
 def test_the_search_pays_for_every_trial(watched):
     found, _ = watched
     spent = sum(item.passes for item in found.spent)
-    assert spent == len(SHARES) * FOLDS * TIME_STEPS * 10 * 3
+    assert spent == len(SEARCH.shares) * FOLDS * TIME_STEPS * 10 * 3
 
 
 def test_shares_that_round_to_one_candidate_are_tried_once(blobs, stream, index):
@@ -153,11 +159,11 @@ def test_a_run_books_the_search_apart_and_does_it_once(blobs, tmp_path, monkeypa
         if t == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(dietcl.run, "choose_threshold", found)
+    monkeypatch.setattr(dietcl.run, "choose_value", found)
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        execute(config, folder, device="cpu", progress=interrupt)
-    execute(config, folder, device="cpu", progress=nothing)
+        execute(config, folder, Execution(device="cpu"), progress=interrupt)
+    execute(config, folder, Execution(device="cpu"))
     assert len(calls) == 1
     receipts = json.loads((folder / "receipts.json").read_text())
     assert [(item["purpose"], item["images"]) for item in receipts["search"]] == [("memory", 30)]
@@ -172,8 +178,7 @@ def test_the_whole_of_it_through_a_run(blobs, tmp_path):
     execute(
         searching(blobs, budget="2"),
         tmp_path / "run",
-        device="cpu",
-        progress=lambda t, fraction: None,
+        Execution(device="cpu"),
     )
     saved = json.loads((tmp_path / "run/search.json").read_text())
     receipts = json.loads((tmp_path / "run/receipts.json").read_text())
@@ -190,7 +195,7 @@ def test_a_search_that_was_stopped_goes_on_with_its_next_trial(blobs, stream, in
         return len(asked) == 30  # amid a trial, whose time steps have four moments each
 
     def stopped_or_found():
-        return choose_threshold(config, stream, Equipment(index), nothing, dict(kept), kept.update, is_stopping)
+        return choose_value(config, SEARCH, stream, Equipment(index), nothing, dict(kept), kept.update, is_stopping)
 
     assert stopped_or_found() is None
     assert 0 < len(kept) < 2 * FOLDS
@@ -209,12 +214,18 @@ def test_a_signal_in_a_search_leaves_its_trials(blobs, tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped, match="the same command goes on"):
-        execute(config, folder, device="cpu", progress=interrupt)
+        execute(config, folder, Execution(device="cpu"), progress=interrupt)
     assert list(json.loads((folder / "search.json").read_text())["trials"]) == ["1, fold 0"]
-    execute(config, folder, device="cpu", progress=nothing)
-    execute(config, tmp_path / "whole", device="cpu", progress=nothing)
+    execute(config, folder, Execution(device="cpu"))
+    execute(config, tmp_path / "whole", Execution(device="cpu"))
     for name in ("search.json", "receipts.json"):
         assert (folder / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_only_a_method_that_declares_it_has_its_option_searched():
+    assert requested_search(DietCLOptions(threshold="auto")) == SEARCH
+    assert requested_search(DietCLOptions()) is None
+    assert requested_search(method_config("fixmatch")) is None  # whose threshold is a probability
 
 
 @pytest.mark.parametrize("budget", ["90s", "1e12flops"])

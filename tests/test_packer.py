@@ -15,8 +15,8 @@ from dietcl.streams import packer
 from dietcl.streams.decode import decode
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import Facts, read_facts, write_manifest
+from dietcl.streams.options import Packing
 from dietcl.streams.packer import pack
-from dietcl.streams.packing import Packing
 from dietcl.streams.storage import Storage
 from helpers.pack_sources import (
     BAD,
@@ -45,7 +45,7 @@ def test_rows_stay_and_bad_ones_are_listed(source: Path, tmp_path: Path, form: s
     assert problems[0] == ["file", "row", "problem"]
     places = [(row[0], int(row[1])) for row in problems[1:]]
     assert places == [(str(source.parent / "photos" / BAD[i]), i) for i in sorted(BAD)]
-    for row, words in zip(problems[1:], ("truncated", "No such file", "of no format that is known"), strict=True):
+    for row, words in zip(problems[1:], ("truncated", "No such file", "unknown format"), strict=True):
         assert words in row[2]
     assert read_facts(packed.manifest) == dataclasses.replace(FACTS, root=".")
     files = {path.name for path in (tmp_path / "out").iterdir()} - {"manifest.index"}

@@ -18,8 +18,8 @@ from dietcl.errors import UserError
 from dietcl.streams import packer
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
+from dietcl.streams.options import Packing
 from dietcl.streams.packer import Packed, pack
-from dietcl.streams.packing import Packing
 from helpers.pack_sources import BAD, COUNT, FACTS, FORMATS, SIDE, columns, make_source, stored
 from helpers.prepared import dietcl
 
@@ -62,7 +62,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from dietcl.streams import packer
-from dietcl.streams.packing import Packing
+from dietcl.streams.options import Packing
 packer.SHARD, packer._AT_ONCE = 7, 3
 def tell(done, total):
     print(done, flush=True)
@@ -164,7 +164,7 @@ def test_folders_that_hold_something_are_left_alone(source: Path, tmp_path: Path
     with pytest.raises(UserError, match="holds a manifest already"):
         pack(source, source.parent, Packing(side=SIDE))
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file: cannot be made a folder"):
+    with pytest.raises(UserError, match=r"file: cannot be created"):
         pack(source, tmp_path / "file", Packing(side=SIDE))
     with pytest.raises(UserError, match=r"none\.parquet: no such manifest"):
         pack(tmp_path / "none.parquet", tmp_path / "new", Packing(side=SIDE))
@@ -202,7 +202,7 @@ def test_the_command(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert plain.code == 0, plain.said
     out = tmp_path / f"my photos-{SIDE}"  # beside the manifest's folder
     assert f"{COUNT - len(BAD)} images in" in plain.said
-    assert f"{len(BAD)} images cannot be read and were left out: {out / 'quarantine.csv'}" in plain.out
+    assert f"{len(BAD)} unreadable images left out: {out / 'quarantine.csv'}" in plain.out
     assert f"next: dietcl train --stream '{out / 'manifest.parquet'}'" in plain.out
     assert len(stored(out)) == COUNT - len(BAD)
     assert (out / "images.npy").is_file()  # small ones are raw

@@ -18,12 +18,12 @@ from dietcl.engine import learner as engine_learner
 from dietcl.engine import loop
 from dietcl.engine.curve import Curve
 from dietcl.engine.learner import Equipment, Learner, assemble
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.engine.resume_position import StepPosition
 from dietcl.methods.base import Phase
-from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network, build_network
-from dietcl.run import open_stream
+from dietcl.models.timm_models import check_timm_name
+from dietcl.run import stream_of
 from dietcl.streams.sources.datasets.cglm import Cglm
 from dietcl.streams.sources.datasets.cloc import LABELS, LOCATIONS, TIMES, VALIDATION, Cloc
 from dietcl.streams.sources.datasets.imagenet import ImageNet10k, imagenet1k
@@ -86,7 +86,7 @@ PAPER = {
         last=539,
     ),
 }
-SETUPS = pytest.mark.parametrize("name", PAPER)
+DATASETS = pytest.mark.parametrize("name", PAPER)
 
 
 # Miniature copies: as many classes as the paper has, with two images each, a test image, and 24 photos behind them all.
@@ -160,7 +160,7 @@ def configured(manifest: Manifest, name: str) -> RunConfig:
 # What is planned.
 
 
-@SETUPS
+@DATASETS
 def test_a_setup_is_that_of_the_paper(manifest: Manifest, name: str, tmp_path: Path) -> None:
     paper = PAPER[name]
     cell = Study(name, tmp_path).cell(DIETCL, Point(), 0)
@@ -182,12 +182,12 @@ def test_a_setup_is_that_of_the_paper(manifest: Manifest, name: str, tmp_path: P
     assert network.kept_patches == 49  # a quarter of 14 x 14
     # ViT-B is published with a head of 1,000 rows.
     assert sum(value.numel() for value in encoder.parameters()) == 86_567_656 - 1000 * 769
-    stream, _ = open_stream(configured(manifest, name))
+    stream, _ = stream_of(configured(manifest, name))
     assert len(stream.steps) == 20
     assert (stream.steps[-1].seen_classes, len(stream.steps[-1].new_classes)) == (paper.classes, paper.last)
 
 
-@SETUPS
+@DATASETS
 def test_twenty_time_steps_plan_exactly_the_passes_of_the_paper(
     manifest: Manifest, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +207,9 @@ def test_twenty_time_steps_plan_exactly_the_passes_of_the_paper(
 
     monkeypatch.setattr(engine_learner, "starting_network", weightless)
     monkeypatch.setattr(loop, "run_phase", booked)
-    stream, index = open_stream(config := configured(manifest, name))
-    learner = assemble(config, stream, Equipment(index, torch.device("meta")), Silent())
-    monkeypatch.setattr(learner.evaluator, "measure", lambda *of: None)
+    stream, index = stream_of(config := configured(manifest, name))
+    learner = assemble(config, stream, Equipment(index, torch.device("meta")), NullRecorder())
+    monkeypatch.setattr(learner.evaluator, "measure", lambda *of, by_class: None)
     run_through(learner)
     receipts = learner.ledger.closed
     assert [receipt.budget for receipt in receipts] == [1024 * paper.updates] * 20
@@ -240,7 +240,7 @@ def learner_of(vit_base: Network, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         training = replace(config.training, batch=batch, micro_batch=batch)
         own = replace(config.method_config, threshold="1.6")
         config = replace(config, budget="2", training=training, method_config=own, first_time_steps=t)
-        learner = tiny_learner(config, *open_stream(config))
+        learner = tiny_learner(config, *stream_of(config))
         learner.position.finished = t - 1
         for step in learner.stream.steps[: t - 1]:
             learner.network.head.grow(step.seen_classes, torch.Generator().manual_seed(step.t))
@@ -269,6 +269,7 @@ def spending(learner: Learner) -> dict[str, tuple[int, float]]:
     return {purpose: (item.images, item.passes) for (purpose, _), item in paid(receipt).items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["imagenet10k", "cglm"])
 def test_dietcl_makes_two_updates_in_the_last_time_step(
     manifest: Manifest, learner_of: Callable[..., Learner], name: str
@@ -292,6 +293,7 @@ def test_dietcl_makes_two_updates_in_the_last_time_step(
     assert math.isfinite(learner.counts.loss_sum.sum())
 
 
+@pytest.mark.long
 def test_dietcl_makes_two_updates_in_the_first_time_step(
     manifest: Manifest, learner_of: Callable[..., Learner]
 ) -> None:

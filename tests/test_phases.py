@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.budget.cost import cost_model
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.methods.base import Method, Phase, Term
+from dietcl.models.flops import cost_model
 from dietcl.streams.sampler import Mix
 from helpers.recording import run_through, updates_of, weights
 from helpers.tiny import MODEL, tiny_config, tiny_learner

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dietcl.methods.pieces import neighbors, ridge
+from dietcl.methods.pieces import ridge
 from dietcl.methods.pieces.barlow import barlow_twins
-from dietcl.methods.pieces.store import Store
+from dietcl.methods.pieces.store import Store, vote
 
 
 def random(*shape, seed=0):
@@ -82,11 +82,11 @@ def test_the_cost_of_solving_by_hand():
 
 
 def test_classes_that_a_solution_does_not_know_come_last_and_are_finite():
-    scores = ridge.widen(torch.tensor([[1.0, -50.0], [0.2, 0.1]]), 4)
+    scores = ridge.pad_scores(torch.tensor([[1.0, -50.0], [0.2, 0.1]]), 4)
     assert scores.tolist() == [[1, -50, -60, -60], pytest.approx([0.2, 0.1, -9.9, -9.9])]
-    assert ridge.widen(torch.zeros(2, 0), 3).tolist() == [[0, 0, 0]] * 2
+    assert ridge.pad_scores(torch.zeros(2, 0), 3).tolist() == [[0, 0, 0]] * 2
     known = torch.ones(2, 3)
-    assert torch.equal(ridge.widen(known, 3), known)
+    assert torch.equal(ridge.pad_scores(known, 3), known)
 
 
 # Ridge regression on rows that keep coming, penalty chosen on rows held out.
@@ -165,10 +165,10 @@ def brute_vote(query, values, labels, count, classes):
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 100])
 @pytest.mark.parametrize("chunk", [3, 65_536])
 def test_votes_equal_brute_force_also_in_chunks(monkeypatch, count, chunk):
-    monkeypatch.setattr(neighbors, "CHUNK", chunk)
+    monkeypatch.setattr("dietcl.methods.pieces.store.CHUNK", chunk)
     query, values = random(40, 5), random(17, 5, seed=1)
     labels = [i * i % 4 for i in range(17)]
-    scores = neighbors.vote(query, stored(values, labels), count, 6)
+    scores = vote(query, stored(values, labels), count, 6)
     assert scores.argmax(1).tolist() == brute_vote(query, values, labels, count, 6)
     assert scores.isfinite().all()
     np.testing.assert_allclose(scores.exp().sum(1), 1)
@@ -178,19 +178,19 @@ def test_votes_equal_brute_force_also_in_chunks(monkeypatch, count, chunk):
 
 def test_one_neighbor_recalls_what_is_stored():
     values, labels = random(50, 6), [i % 7 for i in range(50)]
-    assert neighbors.vote(values, stored(values, labels), 1, 7).argmax(1).tolist() == labels
+    assert vote(values, stored(values, labels), 1, 7).argmax(1).tolist() == labels
 
 
 def test_shares_of_the_vote_by_hand():
     store = stored(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), [1, 0, 1])
-    scores = neighbors.vote(torch.tensor([[1.0, 0.0]]), store, 2, 2).exp()
+    scores = vote(torch.tensor([[1.0, 0.0]]), store, 2, 2).exp()
     # One vote each and half a vote each beforehand; the nearer one has a little more.
     assert scores[0].tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
     assert scores[0, 1] > scores[0, 0]
 
 
 def test_with_nothing_stored_all_classes_are_equal():
-    assert neighbors.vote(torch.ones(2, 3), Store(), 2, 4).exp().tolist() == [[0.25] * 4] * 2
+    assert vote(torch.ones(2, 3), Store(), 2, 4).exp().tolist() == [[0.25] * 4] * 2
 
 
 # The store.

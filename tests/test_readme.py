@@ -13,6 +13,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
 COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines()]
+(PYTHON,) = (text for language, text in BLOCKS if language == "python")
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +38,14 @@ def test_the_readme_names_two_commands_and_more():
 
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("make ")])
 def test_make_knows_what_to_do(command):
-    # Run dry: `make test` would run this test again, and the demo's own verb is run below.
-    plan = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    # Run dry, from nothing: `make test` would run this test again, and the demo's own verb is run below.
+    arguments = [*shlex.split(command), "--dry-run", "--always-make"]
+    plan = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ("dietcl demo" if "demo" in command else "pytest") in plan
+    assert ("[dev]" in plan) == (command == "make test"), "the demo needs no development tools"
 
 
+@pytest.mark.long
 def test_the_other_commands_work_in_their_order(desk):
     for line in COMMANDS:
         if line.startswith("make "):
@@ -56,3 +60,13 @@ def test_the_other_commands_work_in_their_order(desk):
     assert (desk / "demo/report.html").is_file()
     assert (desk / "shown/contact.png").is_file()
     assert "cat/7.jpg" in (desk / "data/photos/quarantine.csv").read_text()
+
+
+@pytest.mark.long
+def test_ten_lines_of_python_lead_from_a_folder_of_photos_to_predictions(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("DIETCL_CACHE", str(desk / "cache"))
+    assert len([line for line in PYTHON.splitlines() if line]) <= 10
+    exec(PYTHON, {})  # the README's own words
+    *_, one, other = capsys.readouterr().out.splitlines()
+    assert {one.split()[0], other.split()[0]} <= {"cat", "dog"}

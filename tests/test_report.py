@@ -12,9 +12,10 @@ from rich.console import Console
 
 from dietcl.errors import UserError
 from dietcl.metrics import paired_difference, summarize
-from dietcl.report import comparison_rows, comparison_table, paired_rows, read_run, read_runs, write_report
 from dietcl.report.groups import group_runs
-from dietcl.report.runs import find_runs
+from dietcl.report.page import write_report
+from dietcl.report.runs import RunRecord, find_runs, read_runs
+from dietcl.report.tables import comparison_rows, comparison_table, paired_rows
 from helpers.fake_runs import write_run
 
 
@@ -35,7 +36,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_a_run_folder_is_read_whole(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", seed=3, time_steps=5))
+    run = RunRecord.read(write_run(tmp_path / "run", seed=3, time_steps=5))
     with np.load(tmp_path / "run" / "counts.npz") as counts:
         expected = summarize(counts["correct"], counts["count"], counts["loss_sum"])
     assert run.summary.final_mean == expected.final_mean
@@ -54,10 +55,10 @@ def test_a_run_folder_is_read_whole(tmp_path: Path) -> None:
 def test_stream_and_budget_are_named_for_readers(tmp_path: Path, budget: str, written: str) -> None:
     folder = write_run(tmp_path / "run", time_steps=2)
     (folder / "config.json").write_text(json.dumps({"method": "er", "stream": "data/fruit.parquet", "budget": budget}))
-    run = read_run(folder)
+    run = RunRecord.read(folder)
     assert (run.method, run.stream, run.budget, run.seed) == ("er", "fruit", written, None)
     _change(folder, stream="data/photos/manifest.parquet")
-    assert read_run(folder).stream == "photos"
+    assert RunRecord.read(folder).stream == "photos"
 
 
 @pytest.mark.parametrize(
@@ -76,21 +77,21 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str, message
     folder = write_run(tmp_path / "run", time_steps=2)
     (folder / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        read_run(folder)
+        RunRecord.read(folder)
 
 
 def test_arrays_that_do_not_fit_are_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", time_steps=2)
     np.savez(folder / "counts.npz", correct=[[2]], count=[[1]], loss_sum=[[0.0]])
     with pytest.raises(UserError, match="correct must lie between 0 and count"):
-        read_run(folder)
+        RunRecord.read(folder)
     np.savez(folder / "counts.npz", correct=[[1]])
     with pytest.raises(UserError, match="'count' is missing"):
-        read_run(folder)
+        RunRecord.read(folder)
     folder = write_run(tmp_path / "other", time_steps=2)
     np.savez(folder / "samples.npz", images=np.zeros((2, 4, 4, 3), np.uint8), label=["a"], predicted=["a"], t=[1])
     with pytest.raises(UserError, match='"label" has 1 entries for 2 images'):
-        read_run(folder)
+        RunRecord.read(folder)
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
@@ -122,16 +123,16 @@ def test_runs_are_found_one_level_down_and_what_is_none_is_told(tmp_path: Path) 
 
 def test_a_finished_run_is_complete_even_if_nothing_could_be_measured(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", time_steps=3, learned=0)
-    assert read_run(folder).stopped is not None
+    assert RunRecord.read(folder).stopped is not None
     (folder / "finished").touch()
-    assert read_run(folder).stopped is None
-    assert comparison_rows([read_run(folder)])[0]["complete"] is True
+    assert RunRecord.read(folder).stopped is None
+    assert comparison_rows([RunRecord.read(folder)])[0]["complete"] is True
 
 
 def test_a_run_over_the_first_time_steps_is_complete_after_them(tmp_path: Path) -> None:
-    short = read_run(write_run(tmp_path / "short", time_steps=5, learned=2, first_time_steps=2))
-    cut = read_run(write_run(tmp_path / "cut", time_steps=5, learned=2, first_time_steps=3))
-    long = read_run(write_run(tmp_path / "long", time_steps=5, first_time_steps=9))
+    short = RunRecord.read(write_run(tmp_path / "short", time_steps=5, learned=2, first_time_steps=2))
+    cut = RunRecord.read(write_run(tmp_path / "cut", time_steps=5, learned=2, first_time_steps=3))
+    long = RunRecord.read(write_run(tmp_path / "long", time_steps=5, first_time_steps=9))
     assert (short.stopped, short.due) == (None, 2)
     assert cut.stopped == "it was interrupted or is still under way"
     assert (long.stopped, long.due) == (None, 5)
@@ -139,10 +140,10 @@ def test_a_run_over_the_first_time_steps_is_complete_after_them(tmp_path: Path) 
 
 def test_an_event_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", time_steps=2)
-    whole = read_run(folder).events
+    whole = RunRecord.read(folder).events
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"event": "upd')
-    assert read_run(folder).events == whole
+    assert RunRecord.read(folder).events == whole
 
 
 def test_runs_that_differ_only_in_the_seed_form_a_group(sweep: list[Path]) -> None:
@@ -277,7 +278,7 @@ def test_the_terminal_table_drops_whole_columns_rather_than_digits(tmp_path: Pat
 
 def test_the_realized_rate_is_told(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    run = read_run(folder)
+    run = RunRecord.read(folder)
     assert run.realized_rate == pytest.approx(40 / 2040)
     assert comparison_rows([run])[0]["realized_rate"] == pytest.approx(40 / 2040)
     console = Console(width=120, file=io.StringIO())

@@ -13,12 +13,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from dietcl.report import Run, read_runs, write_report
+from dietcl.report.page import write_report
+from dietcl.report.runs import RunRecord, read_runs
 from helpers.fake_runs import write_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver")]
 
 SWITCHES = (
     "--headless",
@@ -55,7 +56,7 @@ def page(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(folders: list[Path]) -> tuple[Run, ...]:
+def runs(folders: list[Path]) -> tuple[RunRecord, ...]:
     return read_runs(folders)
 
 
@@ -124,7 +125,9 @@ def test_every_run_is_a_line_and_a_label_is_text(browser: "webdriver.Chrome") ->
     assert "<script>er" in legend
 
 
-def test_the_tooltip_shows_the_value_under_the_pointer(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+def test_the_tooltip_shows_the_value_under_the_pointer(
+    browser: "webdriver.Chrome", runs: tuple[RunRecord, ...]
+) -> None:
     chart = chart_of(browser, "accuracy")
     text = hover(browser, chart, tick(chart, 7), 200)
     assert "After time step 7" in text
@@ -135,16 +138,16 @@ def test_the_tooltip_shows_the_value_under_the_pointer(browser: "webdriver.Chrom
     assert f"{both:.1f} % ±" in text
 
 
-def test_arrow_keys_read_the_chart(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+def test_arrow_keys_read_the_chart(browser: "webdriver.Chrome", runs: tuple[RunRecord, ...]) -> None:
     chart_of(browser, "accuracy").send_keys(Keys.ARROW_RIGHT)
     text = browser.find_element(By.ID, "tip").text
     assert "After time step 1" in text
     assert f"{100 * runs[0].summary.accuracy_mean[0]:.1f} %" in text
 
 
-def test_the_switch_turns_from_mean_to_pooled(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+def test_the_switch_turns_from_mean_to_pooled(browser: "webdriver.Chrome", runs: tuple[RunRecord, ...]) -> None:
     before = lines(browser)[0].get_attribute("d")
-    bring(browser, '[data-measure="pooled"]').click()
+    bring(browser, '[data-measure="accuracy_pooled"]').click()
     assert lines(browser)[0].get_attribute("d") != before
     chart = chart_of(browser, "accuracy")
     assert f"{100 * runs[0].summary.accuracy_pooled[6]:.1f} %" in hover(browser, chart, tick(chart, 7), 200)
@@ -161,7 +164,7 @@ def test_a_click_on_the_legend_hides_a_run_and_another_brings_it_back(browser: "
     assert [line.get_attribute("data-run") for line in lines(browser)] == ["0", "1"]
 
 
-def test_the_matrix_has_a_cell_per_measurement(browser: "webdriver.Chrome", runs: tuple[Run, ...]) -> None:
+def test_the_matrix_has_a_cell_per_measurement(browser: "webdriver.Chrome", runs: tuple[RunRecord, ...]) -> None:
     chart = chart_of(browser, "matrix")
     cells = chart.find_elements(By.CSS_SELECTOR, ".cell")
     assert len(cells) == 20 * 21 // 2 + 19

@@ -9,13 +9,14 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from dietcl.report import read_runs, write_report
 from dietcl.report.figures import Figure
 from dietcl.report.groups import Group, entries_of
+from dietcl.report.page import write_report
+from dietcl.report.runs import read_runs
 from helpers.fake_runs import write_run
 from test_report_browser import CHROMIUM, DRIVER, bring, chart_of, hover, lines, open_chromium, tick
 
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def crowd(
     with pytest.MonkeyPatch.context() as patch:
         # The charts are drawn by the page; which there are is all that it takes from the figures.
         patch.setattr("dietcl.report.page.write_figures", _figures)
-        patch.setattr("dietcl.report.panels.image", lambda figure: "")
+        patch.setattr("dietcl.report.panels.figure_element", lambda path, alt: "")
         chromium.get(write_report(many, tmp_path_factory.mktemp("crowd")).as_uri())
     WebDriverWait(chromium, 20).until(lines)  # they are drawn once the page knows its width
     yield chromium
@@ -66,7 +67,6 @@ def test_many_lines_differ_and_nothing_piles_up(crowd: "webdriver.Chrome") -> No
     drawn = lines(crowd, "[data-group] .run-line:not(.thin), [data-group] .mean-line")
     looks = [tuple(line.value_of_css_property(f"stroke{key}") for key in ("", "-dasharray")) for line in drawn]
     assert len(set(looks)) == len(looks) == 10
-    assert [dashes for _, dashes in looks] == ["none"] * 7 + ["8px, 3.5px"] * 3
     assert lines(crowd, ".band") == []
     for hidden in (".end", ".thin"):
         found = lines(crowd, hidden)
@@ -74,8 +74,8 @@ def test_many_lines_differ_and_nothing_piles_up(crowd: "webdriver.Chrome") -> No
         assert not any(item.is_displayed() for item in found)
     keys = crowd.find_elements(By.CSS_SELECTOR, "#tools .key, #comparison .key")
     assert len({key.get_attribute("class") for key in keys}) == 10
-    paints = {key.value_of_css_property("background") for key in keys}
-    assert len(paints) == 10
+    bars = [key for key in keys if "point" not in key.get_attribute("class")]
+    assert len({key.value_of_css_property("background") for key in bars}) == 9  # joint is a diamond
 
 
 def test_the_legend_of_many_lines_has_their_values_and_raises_them(
@@ -120,8 +120,9 @@ def test_the_tooltip_of_many_lines_shows_those_near_the_pointer(
     bottom = chart.size["height"] - 46
     text = hover(crowd, chart, tick(chart, 6), bottom).splitlines()
     assert text[0] == "After time step 6, places 2 to 10 of 10"
-    assert len(text) == 1 + 2 * 9
-    assert f"{100 * naive.summary.final_mean:.1f} %" in text[-1]
+    assert len(text) == 1 + 2 * 9 + 2
+    assert f"{100 * naive.summary.final_mean:.1f} %" in text[-3]
+    assert text[-2:] == ["chance", "8.3 %"]  # among 12 classes
     assert _raised(crowd) == ["8"]
     assert crowd.find_element(By.CSS_SELECTOR, "#tip .strong").text.startswith("naive")
 

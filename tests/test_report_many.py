@@ -14,14 +14,17 @@ from matplotlib import rc_context
 from PIL import Image
 from rich.console import Console
 
-from dietcl.report import Run, comparison_rows, cost_table, paired_rows, read_run, read_runs, write_report
+from dietcl.methods import METHODS as REGISTERED
 from dietcl.report.chart_json import page_data
 from dietcl.report.columns import COLUMNS, cell, where_it_went
 from dietcl.report.figures import _accuracy, _budget, name_colors, write_figures
-from dietcl.report.groups import group_runs
+from dietcl.report.groups import entries_of, group_runs
+from dietcl.report.page import write_report
 from dietcl.report.panels import swatch
+from dietcl.report.runs import RunRecord, read_runs
 from dietcl.report.series import is_point, lone_points
-from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, look
+from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, QUIET, look
+from dietcl.report.tables import comparison_rows, cost_table, paired_rows
 from helpers.fake_runs import STATE_BYTES, write_run
 
 METHODS = ["dietcl", "er", "er_ace", "ewc", "mas", "gdumb", "l2p", "cassle", "dualnet", "ccic", "one_stage"]
@@ -30,13 +33,13 @@ METHODS += ["other_a", "other_b", "other_c", "other_d"]
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, ...]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, ...]:
     folder = tmp_path_factory.mktemp("many")
     return read_runs([write_run(folder / method, method=method, time_steps=5) for method in METHODS])
 
 
 @pytest.fixture(scope="module")
-def page(many: tuple[Run, ...], tmp_path_factory: pytest.TempPathFactory) -> str:
+def page(many: tuple[RunRecord, ...], tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         # Only the accuracy figures are looked at here, and those of every run take half a minute.
@@ -44,18 +47,18 @@ def page(many: tuple[Run, ...], tmp_path_factory: pytest.TempPathFactory) -> str
         return write_report([run.path for run in many], out).read_text(encoding="utf-8")
 
 
-def _row(runs: tuple[Run, ...], method: str) -> dict[str, Any]:
+def _row(runs: tuple[RunRecord, ...], method: str) -> dict[str, Any]:
     return next(row for row in comparison_rows(runs) if row["method"] == method)
 
 
-def _printed(runs: tuple[Run, ...], width: int) -> str:
+def _printed(runs: tuple[RunRecord, ...], width: int) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as capture:
         console.print(cost_table(runs, console))
     return capture.get()
 
 
-def test_rows_tell_what_was_spent_and_kept(many: tuple[Run, ...]) -> None:
+def test_rows_tell_what_was_spent_and_kept(many: tuple[RunRecord, ...]) -> None:
     row = _row(many, "dietcl")
     assert row["spent"] == pytest.approx((384 + 512 + 320) / 1280)
     assert row["state"] == pytest.approx(5 * STATE_BYTES / 1e6)
@@ -76,10 +79,10 @@ def test_costs_of_older_or_empty_runs_are_unknown(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     receipts = json.loads((folder / "receipts.json").read_text())
     (folder / "receipts.json").write_text(json.dumps(receipts | {"steps": []}))
-    row = comparison_rows([read_run(folder)])[0]
+    row = comparison_rows([RunRecord.read(folder)])[0]
     assert (row["state"], row["spent"], row["passes"], row["purposes"]) == (None, None, 0, {})
     (folder / "receipts.json").unlink()
-    row = comparison_rows([read_run(folder)])[0]
+    row = comparison_rows([RunRecord.read(folder)])[0]
     assert (row["spent"], row["passes"], row["purposes"]) == (None, None, {})
     assert where_it_went({}) == ["–"]
 
@@ -125,7 +128,7 @@ def test_costs_show_no_spread(tmp_path: Path) -> None:
     assert shown["forgetting"] == f"{100 * row['forgetting']:.1f} ± {100 * row['forgetting_spread']:.1f}"
 
 
-def test_the_cost_table_fits_and_drops_whole_columns(many: tuple[Run, ...]) -> None:
+def test_the_cost_table_fits_and_drops_whole_columns(many: tuple[RunRecord, ...]) -> None:
     for width, titles in {
         120: ["A(T)", "A", "Spent", "Time", "State"],
         100: ["A(T)", "A", "Spent", "Time", "State"],
@@ -163,25 +166,39 @@ def test_the_cost_table_counts_seeds_where_they_differ(tmp_path: Path) -> None:
     assert lines["er"][2] == f"{100 * np.mean(finals):.1f}±{100 * np.std(finals, ddof=1):.1f}"
 
 
-def test_28_groups_look_different_on_the_page_and_in_figures(many: tuple[Run, ...]) -> None:
+def test_28_groups_look_different_on_the_page_and_in_figures(many: tuple[RunRecord, ...]) -> None:
     looks = [look(place) for place in range(28)]
     assert len(set(looks)) == 28
     assert looks[:2] + looks[7:8] + looks[27:] == [look(28), look(29), look(35), look(55)]
     assert (looks[9].color, looks[9].pattern) == (2, 1)
     groups = group_runs(many)
     drawn = [(group["color"], group["pattern"]) for group in page_data(groups)["groups"]]
-    assert drawn == [(place % 7, place // 7) for place in range(25)]
-    assert len({swatch(place, many[0]) for place in range(28)}) == 28
-    assert swatch(9, many[0]) == '<span class="key k2 l1"></span>'
+    assert len(set(drawn)) == 25
+    assert len({swatch(entry).replace(" point", "") for entry in entries_of(groups)}) == 25
+    assert swatch(groups[0].entries[0]) == '<span class="key k0 l0"></span>'
     with rc_context(MATPLOTLIB):
         axes = _accuracy(groups, "accuracy_mean", "Mean").axes[0]
-    styles = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in axes.lines if len(line.get_xdata()) == 5}
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 5 and line.get_color() != QUIET]  # not chance
+    styles = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
     assert len(styles) == 25
     assert {color for color, _ in styles} == set(PALETTE)
     assert len({pattern for _, pattern in styles}) == len(PATTERNS) == 4
 
 
-def test_the_legend_of_many_lines_stands_beside_them_in_their_order(many: tuple[Run, ...]) -> None:
+def test_a_method_looks_the_same_in_every_report(many: tuple[RunRecord, ...], tmp_path: Path) -> None:
+    alone = {run.method: group_runs([run])[0].look for run in many}
+    for run, group in zip(many, group_runs(many), strict=True):
+        assert group.look == alone[run.method] or run.method not in REGISTERED
+    backwards = group_runs(many[::-1])
+    assert all(group.look == alone[group.label] for group in backwards if group.label in REGISTERED)
+    # Two configurations of one method share its colour and differ in the pattern of the line.
+    folders = [write_run(tmp_path / budget, method="er", time_steps=2, budget=budget) for budget in ("20", "30")]
+    one, other = (group.look for group in group_runs(read_runs(folders)))
+    assert (one, other.color) == (alone["er"], one.color)
+    assert other.pattern != one.pattern
+
+
+def test_the_legend_of_many_lines_stands_beside_them_in_their_order(many: tuple[RunRecord, ...]) -> None:
     groups = group_runs(many)
     with rc_context(MATPLOTLIB):
         figure, few = (_accuracy(some, "accuracy_pooled", "Pooled") for some in (groups, groups[:FEW]))
@@ -191,18 +208,19 @@ def test_the_legend_of_many_lines_stands_beside_them_in_their_order(many: tuple[
     assert legend.get_window_extent().x0 > axes.get_window_extent().x1
     assert legend.get_window_extent().x1 < figure.bbox.x1
     assert figure.get_figheight() > few.get_figheight()
-    finals = sorted(((100 * run.summary.final_pooled, run.method) for run in many), key=lambda pair: -pair[0])
+    finals = [(100 * run.summary.final_pooled, run.method) for run in many] + [(10.0, "chance")]
+    finals.sort(key=lambda pair: -pair[0])
     texts = [text.get_text().replace("\u2007", " ") for text in legend.get_texts()]
     assert texts == [f"{final:4.1f}  {method}" for final, method in finals]
     assert len(axes.collections) == 0
     assert len(few.axes[0].collections) == FEW  # bands
-    assert [text.get_text() for text in few.axes[0].get_legend().get_texts()] == METHODS[:FEW]
+    assert [text.get_text() for text in few.axes[0].get_legend().get_texts()] == [*METHODS[:FEW], "chance"]
 
 
-def test_a_run_tested_at_the_end_is_a_diamond(many: tuple[Run, ...], tmp_path: Path) -> None:
+def test_a_run_tested_at_the_end_is_a_diamond(many: tuple[RunRecord, ...], tmp_path: Path) -> None:
     joint = many[METHODS.index("joint")]
     assert [is_point(run) for run in many] == [run is joint for run in many]
-    assert not is_point(read_run(write_run(tmp_path / "short", time_steps=1)))
+    assert not is_point(RunRecord.read(write_run(tmp_path / "short", time_steps=1)))
     assert lone_points(np.array([math.nan, 1, math.nan, 1, 1, math.nan, 2])).nonzero()[0].tolist() == [1, 6]
     final = 100 * joint.summary.final_mean
     with rc_context(MATPLOTLIB):
@@ -212,11 +230,11 @@ def test_a_run_tested_at_the_end_is_a_diamond(many: tuple[Run, ...], tmp_path: P
     handles = axes.get_legend().legend_handles
     place = next(i for i, text in enumerate(axes.get_legend().get_texts()) if text.get_text().endswith("joint"))
     assert [i for i, handle in enumerate(handles) if handle.get_marker() == "D"] == [place]
-    assert swatch(12, joint).endswith(' point"></span>')
+    assert swatch(entries_of(group_runs([joint]))[0]).endswith(' point"></span>')
     assert [group["point"] for group in page_data(group_runs(many))["groups"]].index(True) == 12
 
 
-def test_a_run_tested_at_the_end_is_complete_and_has_no_average(many: tuple[Run, ...]) -> None:
+def test_a_run_tested_at_the_end_is_complete_and_has_no_average(many: tuple[RunRecord, ...]) -> None:
     joint = many[METHODS.index("joint")]
     row = _row(many, "joint")
     assert (joint.stopped, row["complete"], row["learned"], row["label"]) == (None, True, 5, "joint")
@@ -263,10 +281,16 @@ def test_the_pairs_of_many_methods_are_folded_but_for_the_first(tmp_path: Path) 
     assert "these are 28 pairs" in seen
 
 
-def test_the_page_says_where_the_budget_went(many: tuple[Run, ...], page: str) -> None:
-    line = re.search(r'<th scope="row"><span class="key k2 l2"></span>ranpac</th>(.*?)</tr>', page, flags=re.DOTALL)
-    assert line is not None
-    assert line[1].endswith("<span>labeled 51,</span> <span>solve 42,</span> <span>features 7 %, …</span></td>")
+def test_the_page_says_where_the_budget_went(many: tuple[RunRecord, ...], page: str) -> None:
+    first, *_, line = re.finditer(
+        r'<th scope="row"><span class="key[^>]*></span>ranpac</th>(.*?)</tr>', page, flags=re.DOTALL
+    )
+    # Six columns are in view, all of them on demand.
+    assert len(re.findall("<td", first[1])) == 6
+    assert "<summary>Show all 15 columns</summary>" in page[first.end() : line.start()]
+    assert (
+        line[1].rstrip().endswith("<span>labeled 51,</span> <span>solve 42,</span> <span>features 7 %, …</span></td>")
+    )
     numbers = re.findall(r"<td>([^<]*)", line[1])
     # Spent, passes, seconds, wait (of which these runs tell nothing), state.
     assert numbers[-5:] == ["59.1", "3,780", "12", "–", "1.2"]
@@ -275,7 +299,7 @@ def test_the_page_says_where_the_budget_went(many: tuple[Run, ...], page: str) -
     assert titles[-6:] == costs
 
 
-def test_the_page_of_many_methods_says_how_to_read_it(many: tuple[Run, ...], page: str, tmp_path: Path) -> None:
+def test_the_page_of_many_methods_says_how_to_read_it(many: tuple[RunRecord, ...], page: str, tmp_path: Path) -> None:
     assert "25 methods on glyphs" in page
     assert "One standard error is shaded only where at most 6 lines share a chart" in page
     assert "A diamond was tested only once, after the last time step." in page
@@ -287,7 +311,7 @@ def test_the_page_of_many_methods_says_how_to_read_it(many: tuple[Run, ...], pag
     assert "diamond was" not in few
 
 
-def test_names_in_one_chart_never_share_a_color(many: tuple[Run, ...]) -> None:
+def test_names_in_one_chart_never_share_a_color(many: tuple[RunRecord, ...]) -> None:
     colors = name_colors(many)
     assert len(colors) > len(NAME_PALETTE)
     for row in comparison_rows(many):

@@ -8,7 +8,7 @@ from reproduction.show.publish import publish
 from reproduction.suites import SUITES
 from test_report_browser import CHROMIUM, DRIVER, open_chromium
 
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver")]
 
 
 def test_the_page_of_a_suite_shows_its_picture_and_every_row(tmp_path):

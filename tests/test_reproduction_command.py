@@ -1,4 +1,4 @@
-"""`dietcl reproduce`: a suite from nothing to its page, resumed, in the browser's eyes, and with wrong input."""
+"""`python -m reproduction`: a suite from nothing to its page, resumed, in the browser's eyes, and with wrong input."""
 
 import errno
 import json
@@ -8,16 +8,17 @@ from itertools import cycle
 
 import pytest
 
-from dietcl.cli.main import main
 from dietcl.errors import NotFinite
 from dietcl.files import locked
 from dietcl.process_pool import attempt
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from helpers.scored_study import RuledStudy
-from reproduction import command, trials
+from reproduction import command as reproduce
 from reproduction import study as studies
-from reproduction.datasets import SETUPS, Setup
+from reproduction import trials
+from reproduction.command import main
+from reproduction.datasets import DATASETS, Dataset
 from reproduction.show.publish import markdown, publish
 from reproduction.show.table_formats import marks
 from reproduction.suites import ER_AT_RATES, SUITES, Point
@@ -31,25 +32,25 @@ def one_by_one(work, items, progress):
 
 @pytest.fixture
 def few(monkeypatch):
-    """A setup of four characters in two time steps, one trial, and a peak at the first budget."""
-    few = Setup(
+    """A dataset of four characters in two time steps, one trial, and a peak at the first budget."""
+    few = Dataset(
         title="Four characters",
         recipe=Recipe(time_steps=2, label_rate=0.1),
         reader=Glyphs(classes=4, per_class=20, test_per_class=5),
         test_images=None,
     )
-    monkeypatch.setitem(SETUPS, "few", few)
+    monkeypatch.setitem(DATASETS, "few", few)
     monkeypatch.setattr(studies, "TRIALS", trials.TRIALS[:1])
     monkeypatch.setattr(studies, "FIRST_BUDGET", 1)
     monkeypatch.setattr(trials, "UPDATES", 1)
     monkeypatch.setattr(trials, "TIME_STEPS", 2)
-    monkeypatch.setattr(command, "_carrier", lambda options, console: one_by_one)
+    monkeypatch.setattr(reproduce, "_pool", lambda options, console: one_by_one)
     suite = replace(SUITES["sampling"], more_seeds=False, points=(Point(),))
     monkeypatch.setitem(SUITES, "sampling", suite)
 
 
 def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "2", "--jobs", "2"]
+    command = ["sampling", "--stream", "few", "--seeds", "2", "--jobs", "2"]
     command += ["--out", str(tmp_path / "results"), "--scratch", str(tmp_path / "runs")]
     assert main(command) == 0
     said = capsys.readouterr()
@@ -80,19 +81,20 @@ def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):
 
 
 def test_methods_can_be_carried_out_one_after_the_other(few, tmp_path, capsys):
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs")]
     assert main([*command, "--methods", "er:uniform"]) == 0
     found = json.loads((tmp_path / "results/few/sampling.json").read_text())
     assert [row["method"] for row in found["rows"]] == ["er:uniform"]
     assert "trial/er/" not in (tmp_path / "results/few/search.jsonl").read_text()  # nor was anything else searched
-    assert found["command"] == "dietcl reproduce sampling --stream few --methods er:uniform --seeds 1"
+    assert found["command"] == "python -m reproduction sampling --stream few --methods er:uniform --seeds 1"
     assert main([*command, "--methods", "er"]) == 0
     found = json.loads((tmp_path / "results/few/sampling.json").read_text())
     assert [row["method"] for row in found["rows"]] == ["er:uniform", "er"]
-    assert found["command"] == "dietcl reproduce sampling --stream few --seeds 1"
+    assert found["command"] == "python -m reproduction sampling --stream few --seeds 1"
 
 
+@pytest.mark.long
 def test_every_suite_writes_every_kind_of_file(tmp_path):
     from reproduction.show.publish import publish
 
@@ -105,7 +107,7 @@ def test_every_suite_writes_every_kind_of_file(tmp_path):
         page = (tmp_path / "shown" / f"{name}.html").read_text()
         assert "data:image/svg+xml;base64," in page
         assert not re.search(r"(src|href)=\"(?!data:)", page)
-        assert f"dietcl reproduce {name} --stream glyphs" in page
+        assert f"python -m reproduction {name} --stream glyphs" in page
 
 
 def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
@@ -141,9 +143,9 @@ def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "reproduce: name a suite (table1, "),
-        (["table2"], "reproduce table2: no such suite; choose from table1, "),
-        (["table1", "--stream", "cifar"], "--stream cifar: no such setup; choose from cifar100, "),
+        ([], "name a suite (table1, "),
+        (["table2"], "table2: no such suite; choose from table1, "),
+        (["table1", "--stream", "cifar"], "--stream cifar: no such dataset; choose from cifar100, "),
         (["table1", "--stream", "glyphs@huge"], "--stream glyphs@huge: no such size; choose from micro, "),
         (["table1", "--stream", "glyphs@nano"], "--stream glyphs@nano: nano is its own size; leave @nano out"),
         (["table1", "--stream", "cifar100", "--data", "nowhere"], "nowhere/cifar100_32_webp.zip: no such file"),
@@ -165,7 +167,7 @@ def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
 )
 def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", *arguments]) == 2
+    assert main(arguments) == 2
     assert sentence in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
@@ -178,24 +180,24 @@ def counted(tmp_path):
 
 
 def test_claims_go_into_a_file_that_is_there(counted, tmp_path, capsys):
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "no.md")]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path / "no.md")]) == 2
     assert "no.md: no such file; give a Markdown file with the lines <!-- claims: begin -->" in capsys.readouterr().err
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path)]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path)]) == 2
     assert "is a folder; give a Markdown file" in capsys.readouterr().err
     (tmp_path / "some.md").write_text("# Mine\n")
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert (tmp_path / "some.md").read_text() == "# Mine\n"
     begin, end = marks("claims")
     text = f"{begin}\n{end}\n"  # and none for the stream: nothing of it is written
     (tmp_path / "some.md").write_text(text)
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert (tmp_path / "some.md").read_text() == text
 
 
 def test_counts_without_their_search_are_named(counted, tmp_path, capsys):
     (counted / "glyphs" / "search.jsonl").unlink()
     (tmp_path / "some.md").write_text("".join(f"{line}\n" for name in ("claims", "glyphs") for line in marks(name)))
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert "search.jsonl: lacks trials on which the counts rest; run a suite again" in capsys.readouterr().err
 
 
@@ -203,10 +205,10 @@ def test_a_damaged_line_is_named(counted, capsys):
     path = counted / "glyphs" / "cells.jsonl"
     first, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first, '{"key": \n', *rest]))
-    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert main(["claims", "--out", str(counted)]) == 2
     assert f"{path}: line 2 is damaged; delete it" in capsys.readouterr().err
     path.write_bytes(first.encode() + b'{"key": "\xff"}\n')
-    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert main(["claims", "--out", str(counted)]) == 2
     assert f"{path}: line 2 is damaged; delete it" in capsys.readouterr().err
 
 
@@ -218,7 +220,7 @@ def test_a_line_whose_counts_make_no_sense_is_named(counted, capsys, damage):
     path = counted / "glyphs" / "cells.jsonl"
     first, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([json.dumps({**json.loads(first), **damage}) + "\n", *rest]))
-    assert main(["reproduce", "claims", "--out", str(counted)]) == 2
+    assert main(["claims", "--out", str(counted)]) == 2
     assert f"{path}: the line of {json.loads(first)['key']} is damaged; delete it" in capsys.readouterr().err
 
 
@@ -227,7 +229,7 @@ def test_what_does_not_count_is_said(counted, capsys):
     first, *rest = path.read_text().splitlines(keepends=True)
     entry = json.loads(first)
     path.write_text("".join([json.dumps({**entry, "hash": "another"}) + "\n", *rest]).rstrip("\n")[:-9])
-    assert main(["reproduce", "claims", "--out", str(counted)]) == 0
+    assert main(["claims", "--out", str(counted)]) == 0
     said = capsys.readouterr().err
     assert f"{path}: not counted, as 1 run was of another configuration, such as {entry['key']}" in said
     assert f"{path}: its last line is torn and does not count; run that suite again" in said
@@ -238,7 +240,7 @@ def test_a_published_suite_that_lost_a_run_is_named(counted, tmp_path, capsys):
     publish(study, "sampling", *study.found(SUITES["sampling"]), counted / "glyphs")
     (counted / "glyphs" / "cells.jsonl").write_text("")
     (tmp_path / "some.md").write_text("".join(f"{line}\n" for name in ("claims", "glyphs") for line in marks(name)))
-    assert main(["reproduce", "claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
+    assert main(["claims", "--out", str(counted), "--write", str(tmp_path / "some.md")]) == 2
     assert "cells.jsonl: lacks " in capsys.readouterr().err
 
 
@@ -256,7 +258,7 @@ def test_a_disk_that_refuses_is_named(few, tmp_path, monkeypatch, capsys):
     def refuse(descriptor):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs")]
     assert main(command) == 0
     monkeypatch.setattr("dietcl.files.os.fsync", refuse)
@@ -267,16 +269,17 @@ def test_a_disk_that_refuses_is_named(few, tmp_path, monkeypatch, capsys):
 
 def test_a_place_that_is_no_folder_is_named(few, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     assert main([*command, "--scratch", str(tmp_path / "file" / "runs")]) == 2
-    assert "cannot be made a folder (Not a directory); choose another --scratch" in capsys.readouterr().err
+    assert "cannot be created (Not a directory); choose another --scratch" in capsys.readouterr().err
     (tmp_path / "results" / "few" / "data.json").write_text("{")
     assert main([*command, "--scratch", str(tmp_path / "runs")]) == 2
     assert "data.json: is damaged; restore it, or choose another --out" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_counts_of_other_images_are_not_mixed(few, tmp_path, capsys):
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs"), "--methods", "er"]
     assert main(command) == 0
     other = Glyphs(classes=4, per_class=20, test_per_class=6).prepare(tmp_path / "other")
@@ -288,24 +291,24 @@ def test_counts_of_other_images_are_not_mixed(few, tmp_path, capsys):
 
 
 def test_runs_that_all_diverge_leave_a_sentence(few, tmp_path, monkeypatch, capsys):
-    def diverge(*arguments, **options):
+    def diverge(config, folder, **options):
+        folder.mkdir(parents=True)
         raise NotFinite("the loss is not finite in update 1")
 
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs")]
-    monkeypatch.setattr("dietcl.run.execute", diverge)
-    monkeypatch.setattr("reproduction.run_cache.shutil.rmtree", lambda folder: None)
+    monkeypatch.setattr("reproduction.run_cache.train_config", diverge)
     assert main(command) == 2
     said = capsys.readouterr()
     assert "diverged (the loss is not finite in update 1)" in said.out
-    assert "reproduce sampling: every run diverged, so that there is nothing to show" in said.err
+    assert "sampling: every run diverged, so that there is nothing to show" in said.err
 
 
 def test_one_process_at_a_time_writes_counts(few, tmp_path, capsys):
-    command = ["reproduce", "sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
+    command = ["sampling", "--stream", "few", "--seeds", "1", "--out", str(tmp_path / "results")]
     command += ["--scratch", str(tmp_path / "runs")]
     folder = tmp_path / "results" / "few"
     folder.mkdir(parents=True)
     with locked(folder, print):
         assert main(command) == 2
-    assert "is at work in it; wait for its end" in capsys.readouterr().err
+    assert "is writing to it; wait until it ends" in capsys.readouterr().err

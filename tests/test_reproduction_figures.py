@@ -9,7 +9,7 @@ import pytest
 from dietcl.metrics import summarize
 from dietcl.report.style import PALETTE
 from reproduction.run_cache import Result
-from reproduction.show.figure_data import Shown
+from reproduction.show.figure_data import FigureData
 from reproduction.show.figures import draw
 from reproduction.show.plot_style import apart, is_dietcl, style_of
 from reproduction.show.scale import Scale
@@ -333,5 +333,5 @@ def test_small_print_says_that_points_differ_in_their_seeds():
         Measured(arm, point, (run([50]),) * seeds)
         for arm, point, seeds in ((ER, few, 3), (ER, many, 5), (DIETCL, few, 3), (DIETCL, many, 5), (CASSLE, many, 3))
     )
-    assert "; 3 to 5 seeds (3: CaSSLe); bars" in Shown(measured, SCALE, "").small("bars")
-    assert "; 1 seed." in Shown((Measured(ER, many, (run([50]),)),), SCALE, "").small("bars")
+    assert "; 3 to 5 seeds (3: CaSSLe); bars" in FigureData(measured, SCALE, "").small("bars")
+    assert "; 1 seed." in FigureData((Measured(ER, many, (run([50]),)),), SCALE, "").small("bars")

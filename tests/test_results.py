@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from dietcl.process_pool import in_processes
-from reproduction.datasets import setup_named
+from reproduction.datasets import dataset_named
 from reproduction.show.publish import all_sheets, markdown
 from reproduction.show.results import SHOWN, studies, write_results
 from reproduction.show.table_formats import marks
@@ -18,11 +18,11 @@ from reproduction.suites import FROZEN, SUITES, Point
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-SETUPS = [study.name for study in studies(RESULTS)]
+DATASETS = [study.name for study in studies(RESULTS)]
 
 
 def counts(name: str) -> dict[str, dict]:
-    """Return the committed lines of a setup by their keys."""
+    """Return the committed lines of a dataset by their keys."""
     lines = (json.loads(line) for line in (RESULTS / name / "cells.jsonl").read_text().splitlines())
     return {line["key"]: line for line in lines}
 
@@ -32,7 +32,7 @@ def accuracies(name: str, line: dict) -> list[float]:
     found = []
     for t, (rights, counts) in enumerate(zip(line["correct"], line["count"], strict=True), 1):
         tested = [(right, count) for right, count in zip(rights[:t], counts[:t], strict=True) if count]
-        if tested and setup_named(name).recipe.recipe == "time":
+        if tested and dataset_named(name).recipe.recipe == "time":
             found.append(100 * sum(right for right, _ in tested) / sum(count for _, count in tested))
         elif tested:
             found.append(100 * fmean(right / count for right, count in tested))
@@ -45,7 +45,7 @@ def final_accuracy(name: str, line: dict) -> float:
 
 
 def published(name: str) -> list[dict]:
-    """Return every suite of a setup that has been written, as its JSON."""
+    """Return every suite of a dataset that has been written, as its JSON."""
     return [json.loads(path.read_text()) for path in (RESULTS / name / f"{s}.json" for s in SUITES) if path.is_file()]
 
 
@@ -55,6 +55,7 @@ def block(name: str) -> str:
     return (ROOT / "RESULTS.md").read_text().partition(begin)[2].partition(end)[0]
 
 
+@pytest.mark.long
 def test_results_md_is_what_the_command_writes(tmp_path):
     copy = tmp_path / "RESULTS.md"
     copy.write_text((ROOT / "RESULTS.md").read_text())
@@ -62,14 +63,14 @@ def test_results_md_is_what_the_command_writes(tmp_path):
     assert copy.read_text() == (ROOT / "RESULTS.md").read_text()
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", DATASETS)
 def test_counts_are_counts(name):
     for line in counts(name).values():
         for right, count in zip(line["correct"], line["count"], strict=True):
             assert all(0 <= r <= c and isinstance(r, int) for r, c in zip(right, count, strict=True))
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", DATASETS)
 def test_every_published_accuracy_is_recomputed_from_the_counts(name):
     lines = counts(name)
     assert published(name)
@@ -82,7 +83,7 @@ def test_every_published_accuracy_is_recomputed_from_the_counts(name):
                 assert 100 * value == pytest.approx(fmean(accuracies(name, lines[key])), abs=1e-9), key
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", DATASETS)
 def test_every_published_table_is_what_the_counts_say(name):
     study = Study(name, RESULTS)
     for entry in published(name):
@@ -91,7 +92,7 @@ def test_every_published_table_is_what_the_counts_say(name):
         assert (RESULTS / name / f"{entry['suite']}.md").read_text() == text, entry["suite"]
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", DATASETS)
 def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
     lines, text = counts(name), block(name)
     checked = 0
@@ -109,7 +110,7 @@ def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
     assert checked == sum(len(suite["rows"]) for suite in published(name) if suite["suite"] in SHOWN)
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", DATASETS)
 def test_every_lead_in_results_md_is_recomputed_from_the_counts(name):
     lines, text = counts(name), block(name)
     (table,) = (suite for suite in published(name) if suite["suite"] == "table1")
@@ -125,9 +126,10 @@ def test_every_lead_in_results_md_is_recomputed_from_the_counts(name):
         assert [float(number) for number in found] == pytest.approx(wanted, abs=0.0501), arm
 
 
+@pytest.mark.long
 def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
     chosen = Study("glyphs", RESULTS).cell(FROZEN, Point(), 0)
-    again = Study("glyphs", tmp_path, tmp_path, carry=partial(in_processes, jobs=1))
+    again = Study("glyphs", tmp_path, tmp_path, pool=partial(in_processes, jobs=1))
     again._run([chosen], again.cells, "again")
     (line,) = (tmp_path / "glyphs" / "cells.jsonl").read_text().splitlines()
     found, committed = json.loads(line), counts("glyphs")[chosen.key]
@@ -136,11 +138,12 @@ def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
     assert found == committed
 
 
+@pytest.mark.long
 def test_a_committed_run_that_learns_comes_out_the_same(tmp_path):
     """Three time steps of DietCL: on the kind of machine that made them to the digit, on another nearly so."""
     committed = Study("glyphs", RESULTS)
     chosen, *_ = committed._trial_cells("dietcl", committed.chosen("dietcl"))
-    again = Study("glyphs", tmp_path, tmp_path, carry=partial(in_processes, jobs=1))
+    again = Study("glyphs", tmp_path, tmp_path, pool=partial(in_processes, jobs=1))
     again._run([chosen], again.searched, "again")
     found, before = again.searched.result(chosen), committed.searched.result(chosen)
     assert {**found.facts, "ridge": 0} == {**before.facts, "ridge": 0}  # draws, charges and updates
@@ -152,7 +155,7 @@ def test_a_committed_run_that_learns_comes_out_the_same(tmp_path):
 def test_the_readme_shows_what_was_measured():
     rows = [line.split("|")[1:-1] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
     header, *rows = [[cell.strip() for cell in row] for row in rows]
-    tables = {Study(name, RESULTS).setup.title: name for name in SETUPS}
+    tables = {Study(name, RESULTS).dataset.title: name for name in DATASETS}
     assert header[0] == "A(T) in %"
     assert len(rows) > 5
     for column, title in enumerate(header[1:], 1):

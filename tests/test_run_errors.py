@@ -14,7 +14,6 @@ from dietcl.cli.main import main
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.errors import Stopped, UserError
 from dietcl.files import locked
-from dietcl.signals import Saving
 from helpers.runs import outcome, run, signal_at, small
 from helpers.tiny import tiny_config
 
@@ -23,7 +22,7 @@ from helpers.tiny import tiny_config
 
 def interrupted(config, folder):
     with pytest.raises(Stopped):
-        run(config, folder, signal_at(signal.SIGTERM, 2, 0.6), saving=Saving(every=1))
+        run(config, folder, signal_at(signal.SIGTERM, 2, 0.6), checkpoint_every=1)
     return sorted((folder / "checkpoints").glob("0*"))
 
 
@@ -79,9 +78,9 @@ def test_the_second_process_is_refused_until_the_first_has_died(config, uninterr
     (tmp_path / "run").mkdir()
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match=rf"run: process {holder.pid} on .* is at work in it"):
+    with pytest.raises(UserError, match=rf"run: process {holder.pid} on .* is writing to it"):
         run(config, tmp_path / "run")
-    with pytest.raises(UserError, match="is at work in it"):
+    with pytest.raises(UserError, match="is writing to it"):
         run(config, tmp_path / "run", fresh=True)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
     holder.kill()
@@ -102,12 +101,12 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, number):
     def refuse(file, how):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("dietcl.files.fcntl.flock", refuse)
+    monkeypatch.setattr("filelock._unix.fcntl.flock", refuse)
     said = []
     with locked(tmp_path, said.append):
         pass
     assert said == [
-        f"{tmp_path}: cannot be locked ({os.strerror(number)}), so make sure that no other process works in it"
+        f"{tmp_path}: cannot be locked ({os.strerror(number)}); make sure that no other process writes to it"
     ]
 
 
@@ -132,7 +131,7 @@ from helpers.runs import nothing
 from helpers.tiny import tiny_config
 from dietcl.errors import UserError
 from dietcl.run import execute
-from dietcl.signals import Saving
+from dietcl.execution import Execution
 
 config = tiny_config(Path(sys.argv[2]), "dietcl", budget="3", threshold="2.0")
 disk = Path(sys.argv[3])
@@ -149,13 +148,13 @@ def fill(t, fraction):
                 pass
 
 try:
-    execute(config, disk / "run", device="cpu", progress=fill, saving=Saving(every=1))
+    execute(config, disk / "run", Execution(device="cpu", checkpoint_every=1), progress=fill)
 except UserError as error:
     print(error)
     print(sorted(path.name for path in (disk / "run/checkpoints").iterdir()))
     ballast.unlink()
     said = []
-    execute(config, disk / "run", device="cpu", progress=nothing, say=said.append, saving=Saving(every=1))
+    execute(config, disk / "run", Execution(device="cpu", checkpoint_every=1), say=said.append)
     print(said)
     import shutil
     shutil.copytree(disk / "run", sys.argv[5])
@@ -184,7 +183,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_only_the_updates_since_the_las
     )
     assert result.returncode == 0, result.stderr
     sentence, kept, said = result.stdout.splitlines()
-    assert sentence.startswith(f"{disk / 'run'}: cannot be written (No space left on device); make room")
+    assert sentence.startswith(f"{disk / 'run'}: cannot be written (No space left on device); free some space")
     assert len(json.loads(kept.replace("'", '"'))) == 2  # two whole ones, and nothing half written
     assert "going on in time step 2, after update" in said
     assert outcome(tmp_path / "copy") == uninterrupted
@@ -202,6 +201,6 @@ def test_a_quota_ends_in_a_sentence(blobs, tmp_path):
     arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
     result = subprocess.run([sys.executable, "-c", QUOTA, *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
-    assert "cannot be written (File too large); make room" in result.stderr
+    assert "cannot be written (File too large); free some space" in result.stderr
     assert "Traceback" not in result.stderr
     assert main(arguments) == 0

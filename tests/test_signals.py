@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from dietcl.cli.main import main
-from dietcl.engine import state
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.distributed import World
 from dietcl.engine.evaluator import Evaluator
 from dietcl.engine.loop import advance
+from dietcl.engine.state import save_state
 from dietcl.errors import NotFinite, Stopped
-from dietcl.signals import STOPPED, Saving, listening, seconds
+from dietcl.execution import Execution
+from dietcl.signals import STOPPED, listening
 from helpers.runs import outcome, run, signal_at, small
 from helpers.tiny import tiny_learner
 
@@ -38,11 +39,11 @@ def test_a_signal_finishes_the_update_and_saves(config, uninterrupted, tmp_path,
 def test_a_signal_during_an_evaluation_lets_it_end(config, uninterrupted, tmp_path, monkeypatch):
     measure, rows = Evaluator.measure, []
 
-    def watch(self, method, net, counts, row, until):
+    def watch(self, method, net, counts, row, until, by_class):
         rows.append(row)
         if row in (1, 2) and rows.count(row) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        measure(self, method, net, counts, row, until)
+        measure(self, method, net, counts, row, until, by_class)
 
     monkeypatch.setattr(Evaluator, "measure", watch)
     with pytest.raises(Stopped):
@@ -69,7 +70,7 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(config, uninterrupted, 
     while True:
         try:
             # Already over when the first update ends: one update a turn.
-            run(config, tmp_path / "run", saving=Saving(stop_after=0.0))
+            run(config, tmp_path / "run", stop_after="0.001s")
         except Stopped:
             stops += 1
         else:
@@ -119,7 +120,12 @@ def test_wrong_options_get_one_sentence(blobs, tmp_path, capfd, option, sentence
 
 
 def test_times_are_read():
-    assert [seconds(text) for text in ("2h", "15min", "90s", "1h30min")] == [7200, 900, 90, 5400]
+    assert [Execution(stop_after=text).time_limit for text in ("2h", "15min", "90s", "1h30min")] == [
+        7200,
+        900,
+        90,
+        5400,
+    ]
 
 
 # How often a run is saved.
@@ -134,10 +140,10 @@ def test_checkpoints_come_every_so_many_updates_and_at_the_end_of_a_time_step(co
         save(store, tensors, rare, notes)
 
     monkeypatch.setattr(Checkpoints, "save", watch)
-    run(config, tmp_path / "run", saving=Saving(every=2))
+    run(config, tmp_path / "run", checkpoint_every=2)
     assert saved == [(0, 2), (1, None), (1, 2), (2, None), (2, 2), (3, None)]
     saved.clear()
-    run(config, tmp_path / "often", saving=Saving(minutes=1e-9))
+    run(config, tmp_path / "often", checkpoint_minutes=1e-9)
     updates = [(t, made) for t in range(3) for made in (1, 2, 3, 3)]  # the last one before the evaluation
     assert sorted(saved, key=str) == sorted([*updates, (1, None), (2, None), (3, None)], key=str)
 
@@ -149,7 +155,7 @@ def test_a_run_saves_no_weights_that_are_not_finite(config, tmp_path):
     with torch.no_grad():
         learner.network.head.bias[0] = torch.nan
     with pytest.raises(NotFinite, match="time step 1, phase joint, after update 0"):
-        state.save(learner, Checkpoints(tmp_path / "checkpoints", 2), 0)
+        save_state(learner, Checkpoints(tmp_path / "checkpoints", 2), 0)
     assert not list(tmp_path.glob("checkpoints/*"))
 
 

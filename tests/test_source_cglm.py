@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources.datasets.cglm import Cglm
 from dietcl.streams.sources.registry import prepare
 from dietcl.streams.statistics import statistics
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_copy_comes_out_whole_and_is_cut_by_time(folder: Path, tmp_path: Path) -> None:
-    assert Cglm.fits(Place.of(folder), "")
+    assert Cglm.fits(FileRoot.of(folder), "")
     result = prepare(Cglm(), str(folder), tmp_path / "out")
     assert (result.kept, dict(result.problems)) == (43, {})
     index = open_manifest(result.manifest)
@@ -102,14 +102,14 @@ def test_lines_may_end_as_on_windows(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["train.txt", "test.txt"])
 def test_a_missing_table_is_named(folder: Path, tmp_path: Path, missing: str) -> None:
     (folder / missing).unlink()
-    assert not Cglm.fits(Place.of(folder), "")
+    assert not Cglm.fits(FileRoot.of(folder), "")
     with pytest.raises(UserError, match=f"{missing}: missing"):
         prepare(Cglm(), str(folder), tmp_path / "out")
 
 
 def test_other_tables_are_not_taken(folder: Path, tmp_path: Path) -> None:
-    assert not Cglm.fits(Place.of(folder), "train.txt")
+    assert not Cglm.fits(FileRoot.of(folder), "train.txt")
     with pytest.raises(UserError, match="give the folder"):
         prepare(Cglm(), str(folder / "train.txt"), tmp_path / "out")
     (folder / "train.txt").write_text("a,b,c\n")
-    assert not Cglm.fits(Place.of(folder), "")
+    assert not Cglm.fits(FileRoot.of(folder), "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.cifar import Cifar
@@ -106,7 +106,7 @@ def test_pickles_are_refused_and_never_loaded(tmp_path, monkeypatch, files):
     (tmp_path / "in").mkdir()
     for file in files:
         (tmp_path / "in" / file).write_bytes(pickle.dumps(Trap()))
-    assert Cifar.fits(Place.of(tmp_path / "in"), "")
+    assert Cifar.fits(FileRoot.of(tmp_path / "in"), "")
     with pytest.raises(UserError, match=r"in.*pickles.*binary version"):
         prepare(Cifar(), str(tmp_path / "in"), tmp_path / "out")
     if files[0] == "data_batch_1":
@@ -120,7 +120,7 @@ def test_it_is_told_from_other_folders_and_wrong_options(tmp_path):
     write_hundred(tmp_path / "hundred")
     for folder in ("train", "test", "meta"):
         (tmp_path / "other" / folder).mkdir(parents=True)
-    assert [Cifar.fits(Place.of(tmp_path / name), "") for name in ("ten", "hundred", "other")] == [True, True, False]
+    assert [Cifar.fits(FileRoot.of(tmp_path / name), "") for name in ("ten", "hundred", "other")] == [True, True, False]
     with pytest.raises(UserError, match=r"--coarse"):
         prepare(Cifar(coarse=True), str(tmp_path / "ten"), tmp_path / "out")
     with pytest.raises(UserError, match=r"other: none of data_batch_1\.bin"):
@@ -133,7 +133,7 @@ def test_it_is_told_from_other_folders_and_wrong_options(tmp_path):
 def test_it_may_lie_far_away(tmp_path):
     write_ten(tmp_path / "in")
     fsspec.filesystem("memory").put(str(tmp_path / "in"), "/cifar", recursive=True)
-    assert Cifar.fits(Place.of("memory://cifar"), "")
+    assert Cifar.fits(FileRoot.of("memory://cifar"), "")
     here = prepare(Cifar(), str(tmp_path / "in"), tmp_path / "here")
     there = prepare(Cifar(), "memory://cifar", tmp_path / "there")
     assert open_manifest(here.manifest).hash == open_manifest(there.manifest).hash

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.clear import Clear
@@ -117,9 +117,9 @@ def test_hostile_lists_are_left_out_and_named(tmp_path):
 def test_it_is_recognized_here_and_far_away(tmp_path):
     folder = write(tmp_path / "in")
     fsspec.filesystem("memory").put(str(folder), "/clear", recursive=True)
-    assert Clear.fits(Place.of(folder), "")
-    assert Clear.fits(Place.of("memory://clear"), "")
-    assert not Clear.fits(Place.of(folder / "train"), "")
+    assert Clear.fits(FileRoot.of(folder), "")
+    assert Clear.fits(FileRoot.of("memory://clear"), "")
+    assert not Clear.fits(FileRoot.of(folder / "train"), "")
     far = prepare(Clear(), "memory://clear", tmp_path / "far")
     assert listing(far.manifest) == listing(prepare(Clear(), str(folder), tmp_path / "near").manifest)
 

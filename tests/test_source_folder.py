@@ -1,5 +1,6 @@
 """Folders of images: what their layout says about classes, time steps and tests."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,9 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import holdout
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.sources.readers.folder import Folder
+from dietcl.streams.sources.readers.folder import LINK_NOT_FOLLOWED, Folder
 from dietcl.streams.sources.registry import Prepared, locate, prepare, recognize
 
 
@@ -162,15 +162,15 @@ def test_what_does_not_hide_time_steps(tmp_path: Path, extra: str) -> None:
 def test_flat_class_folders_are_not_all_listed_to_find_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fill(tmp_path / "in", *(f"{label}/{i}.jpg" for label in "abcdef" for i in range(2)))
     listed: list[str] = []
-    whole = Place._entries
-    monkeypatch.setattr(Place, "_entries", lambda place, under: listed.append(under) or whole(place, under))
+    whole = FileRoot._scan
+    monkeypatch.setattr(FileRoot, "_scan", lambda place, under: listed.append(under) or whole(place, under))
     read(root, tmp_path / "out")
     assert sorted(listed) == ["", "", "", "a", "a", "b", "c", "d", "e", "f"]
 
 
 @pytest.mark.parametrize("steps", [True, False])
 def test_the_layout_of_a_far_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: bool) -> None:
-    place = Place.of(f"memory://layout-{steps}")
+    place = FileRoot.of(f"memory://layout-{steps}")
     data = (fill(tmp_path, "x.jpg") / "x.jpg").read_bytes()
     for name in (
         ("1/cat/a.jpg", "10/cat/a.jpg", "2/cat/a.jpg") if steps else ("cat/a.jpg", "cat/old/a.jpg", "dog/a.jpg")
@@ -197,12 +197,43 @@ def test_links_to_folders_are_named_as_such(tmp_path: Path) -> None:
     rows, _ = read(root, tmp_path / "out", test_share=0.0)
     assert rows == {"1/cat/a.jpg": ("cat", 0, "train"), "2/cat/b.jpg": ("cat", 1, "train")}
     assert quarantined(tmp_path / "out") == {
-        "1/dog": "a link to a folder is not followed",
-        "1/v1.5": "a link to a folder is not followed",
+        "1/dog": LINK_NOT_FOLLOWED,
+        "1/v1.5": LINK_NOT_FOLLOWED,
         "2/cat/Makefile": "not an image by its name",
         "2/lost": "not an image by its name",
-        "3": "a link to a folder is not followed",
+        "3": LINK_NOT_FOLLOWED,
     }
+
+
+def test_links_to_folders_inside_the_root_are_followed(tmp_path: Path) -> None:
+    root = fill(tmp_path / "in", "store/cats/a.jpg", "train/dog/b.jpg")
+    (root / "train" / "cat").symlink_to("../store/cats")
+    (root / "test").symlink_to("train")
+    rows, _ = read(root, tmp_path / "out")
+    assert rows == {
+        "test/cat/a.jpg": ("cat", None, "test"),
+        "test/dog/b.jpg": ("dog", None, "test"),
+        "train/cat/a.jpg": ("cat", None, "train"),
+        "train/dog/b.jpg": ("dog", None, "train"),
+    }
+
+
+def test_time_steps_in_a_given_order(tmp_path: Path) -> None:
+    root = fill(tmp_path / "in", "mar/c/1.jpg", "jan/c/1.jpg", "feb/c/1.jpg")
+    rows, _ = read(root, tmp_path / "out", test_share=0.0, order="jan, feb,mar")
+    assert {file[:3]: time for file, (_, time, _) in rows.items()} == {"jan": 0, "feb": 1, "mar": 2}
+
+
+@pytest.mark.parametrize("order", ["jan,feb", "jan,feb,mar,mar", "jan,feb,may", "mar"])
+def test_an_order_names_every_time_step_once(tmp_path: Path, order: str) -> None:
+    root = fill(tmp_path / "in", "mar/c/1.jpg", "jan/c/1.jpg", "feb/c/1.jpg")
+    with pytest.raises(UserError, match=rf"^--order {order}: name each time-step folder .*; found feb,jan,mar$"):
+        read(root, tmp_path / "out", order=order)
+
+
+def test_an_order_without_time_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found none: images lie directly in class folders"):
+        read(fill(tmp_path / "in", "cat/1.jpg"), tmp_path / "out", order="cat")
 
 
 def test_images_at_the_root_have_no_label(tmp_path: Path) -> None:
@@ -266,24 +297,21 @@ def test_nothing_to_find(tmp_path: Path) -> None:
         read(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_the_test_share_depends_on_names_alone(tmp_path: Path) -> None:
-    names = [f"{label}/{i}.jpg" for label in "ab" for i in range(60)]
-    first, _ = read(fill(tmp_path / "in", *names), tmp_path / "out1", test_share=0.3)
+def test_test_images_are_drawn_from_labeled_images_by_class(tmp_path: Path) -> None:
+    names = [f"{label}/{i}.jpg" for label in "ab" for i in range(20)] + [f"{i}.jpg" for i in range(100)]
+    rows, _ = read(fill(tmp_path / "in", *names), tmp_path / "out1", test_share=0.3)
+    assert Counter(label for label, _, split in rows.values() if split == "test") == {"a": 6, "b": 6}
     again, _ = read(tmp_path / "in", tmp_path / "out2", test_share=0.3)
-    assert first == again
-    more, _ = read(fill(tmp_path / "in", *(f"{c}/{i}-x.jpg" for c in "0abz" for i in range(20))), tmp_path / "out3")
-    tenth = {file for file, row in more.items() if row[2] == "test"}
-    more, _ = read(tmp_path / "in", tmp_path / "out4", test_share=0.3)
-    assert all(more[file] == row for file, row in first.items())
-    # A larger share keeps the test images of a smaller one.
-    assert tenth < {file for file, row in more.items() if row[2] == "test"}
+    assert again == rows
 
 
-def test_the_test_share_is_about_what_was_asked_for() -> None:
-    names = [f"class {i % 7}/image {i}.jpg" for i in range(20_000)]
-    for share in (0.0, 0.1, 0.5):
-        held = holdout(names, share).count("test")
-        assert abs(held - share * 20_000) <= 4 * (20_000 * share * (1 - share)) ** 0.5
+def test_a_train_folder_without_a_test_folder_gets_test_images(tmp_path: Path) -> None:
+    names = [f"train/{label}/{i}.jpg" for label in "ab" for i in range(10)]
+    rows, _ = read(fill(tmp_path / "in", *names), tmp_path / "out", test_share=0.1)
+    assert Counter(label for label, _, split in rows.values() if split == "test") == {"a": 1, "b": 1}
+
+
+def test_shares_out_of_range_are_refused() -> None:
     for share in (-0.1, 1.0, 2.0):
         with pytest.raises(UserError, match="--test-share"):
             Folder(test_share=share)
@@ -299,7 +327,7 @@ def test_an_earlier_manifest_is_not_overwritten(tmp_path: Path) -> None:
 def test_any_folder_is_recognized_and_a_lost_file_is_not(tmp_path: Path) -> None:
     root = fill(tmp_path / "in", "cat/1.jpg", "cat/unknown.xyz")
     assert recognize(*locate(str(root))) is Folder
-    assert Folder.fits(Place.of(root), "")
-    assert not Folder.fits(Place.of(root / "cat"), "1.jpg")
+    assert Folder.fits(FileRoot.of(root), "")
+    assert not Folder.fits(FileRoot.of(root / "cat"), "1.jpg")
     with pytest.raises(UserError, match="--kind"):
         recognize(*locate(str(root / "cat/unknown.xyz")))

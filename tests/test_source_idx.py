@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers.idx import Idx
@@ -146,9 +146,9 @@ def test_more_than_the_header_says_is_noted(tmp_path):
 def test_it_is_recognized_here_and_far_away(tmp_path):
     folder = write_set(tmp_path / "in", end=".gz")
     fsspec.filesystem("memory").put(str(folder), "/mnist", recursive=True)
-    assert Idx.fits(Place.of(folder), "")
-    assert Idx.fits(Place.of("memory://mnist"), "")
-    assert not Idx.fits(Place.of(tmp_path), "")
+    assert Idx.fits(FileRoot.of(folder), "")
+    assert Idx.fits(FileRoot.of("memory://mnist"), "")
+    assert not Idx.fits(FileRoot.of(tmp_path), "")
     with pytest.raises(UserError, match=r"no file is named like train-images"):
         prepare(Idx(), str(tmp_path), tmp_path / "out")
     made = prepare(Idx(), "memory://mnist", tmp_path / "far")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.datasets.imagenet import PROBLEMATIC, ImageNet2k, ImageNet10k, imagenet1k
@@ -65,7 +65,7 @@ def test_the_classes_that_remain_are_as_many_as_the_paper_has() -> None:
 
 
 def test_imagenet10k_is_imagenet21k_without_imagenet1k(processed: Path, tmp_path: Path) -> None:
-    assert ImageNet10k.fits(Place.of(processed), "")
+    assert ImageNet10k.fits(FileRoot.of(processed), "")
     found = entries(ImageNet10k(), processed, tmp_path / "out")
     assert Counter((label, split) for _, label, split in found) == {
         (name, split): count for name in BEYOND for split, count in (("train", 4), ("test", 2))
@@ -83,12 +83,12 @@ def test_folders_of_imagenet1k_and_of_anything_are_not_imagenet10k(tmp_path: Pat
     for name in (*IN_1K, BEYOND[0]):
         fill(tmp_path / "in1k" / "train" / name, 0, 1)
         fill(tmp_path / "in1k" / "val" / name, 0, 1)
-    assert not ImageNet10k.fits(Place.of(tmp_path / "in1k"), "")
+    assert not ImageNet10k.fits(FileRoot.of(tmp_path / "in1k"), "")
     fill(tmp_path / "pets" / "train" / "cat", 0, 1)
     fill(tmp_path / "pets" / "val" / "cat", 0, 1)
-    assert not ImageNet10k.fits(Place.of(tmp_path / "pets"), "")
+    assert not ImageNet10k.fits(FileRoot.of(tmp_path / "pets"), "")
     fill(tmp_path / "half" / "imagenet21k_train" / BEYOND[0], 0, 1)
-    assert not ImageNet10k.fits(Place.of(tmp_path / "half"), "")
+    assert not ImageNet10k.fits(FileRoot.of(tmp_path / "half"), "")
     with pytest.raises(UserError, match="imagenet21k_train/ and imagenet21k_val/"):
         prepare(ImageNet10k(), str(tmp_path / "half"), tmp_path / "out")
 
@@ -186,7 +186,7 @@ def test_released_order_files_decide(tmp_path: Path, name: str, below: str) -> N
         (root / below / file).write_text("".join(lines))
     with (root / below / name).open("a") as file_:
         file_.write(f"\n/train/dog/x.JPEG\nx.JPEG\n/train/{BEYOND[0]}/{BEYOND[0]}_7.JPEG\n")
-    assert ImageNet2k.fits(Place.of(root), "")
+    assert ImageNet2k.fits(FileRoot.of(root), "")
     found = entries(ImageNet2k(), root, tmp_path / "out")
     places = [("train", 2), ("train", 0), ("test", 1), ("test", 0)]  # the order is that of the files
     assert found == [(f"{top}/{BEYOND[0]}/{BEYOND[0]}_{number}.JPEG", BEYOND[0], top) for top, number in places]

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import holdout
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers import npz
@@ -46,10 +45,10 @@ def test_arrays_are_found_by_their_names(tmp_path):
     assert read_facts(tmp_path / "out" / "manifest.parquet").recipe == "time"
 
 
-def test_without_splits_some_rows_are_kept_for_tests_by_their_numbers(tmp_path):
+def test_without_splits_some_labeled_rows_become_test_images(tmp_path):
     index, _ = made(tmp_path, Arrays(test_share=0.5), x=GRAY, y=LABELS)
-    expected = holdout(["0", "1", "2", "3", "4"], 0.5)
-    assert index.split.tolist() == [int(split == "test") for split in expected]
+    assert sum(index.split) == 1  # of the class with two images, one; the others have one each
+    assert names(index)[int(np.flatnonzero(index.split)[0])] == "3"
     assert names(index)[1] == "-1"  # a class as any other, unless told
     assert read_facts(tmp_path / "out" / "manifest.parquet").recipe == "class"
 
@@ -151,7 +150,11 @@ def test_objects_are_refused_and_never_unpickled(tmp_path, monkeypatch, name):
         ({"y": LABELS[:4]}, {}, r"'x' has 5 rows, and 'y' has 4"),
         ({"y": np.zeros((5, 10))}, {}, r"'y' holds float64 \(10,\)"),
         ({"y": np.zeros(5, [("a", int)])}, {}, r"'y' holds"),
-        ({}, {"time": "year"}, r"--time year: .*pack\.npz has no such array; choose from x, y"),
+        (
+            {},
+            {"time": "year"},
+            r"--time year: no such array in .*pack\.npz; .*--images, .*x \(uint8 5 x 4 x 4\), y \(int64 5\)",
+        ),
         ({"s": np.array(["train", "exam"] * 2 + ["train"])}, {"split": "s"}, r"'s' says 'exam' in row 1"),
         ({"s": np.array([0, 1, 2, 3, 4])}, {"split": "s", "test": "exam"}, r"--test exam: .*'s' holds int64"),
     ],
@@ -222,7 +225,7 @@ def test_a_wrong_checksum_is_noticed(tmp_path):
 def test_it_is_recognized_here_and_far_away(tmp_path):
     np.savez(tmp_path / "pack.npz", x=COLOR, y=LABELS)
     fsspec.filesystem("memory").put(str(tmp_path / "pack.npz"), "/packs/pack.npz")
-    assert Arrays.fits(Place.of(tmp_path), "pack.npz")
-    assert not Arrays.fits(Place.of(tmp_path), "")
+    assert Arrays.fits(FileRoot.of(tmp_path), "pack.npz")
+    assert not Arrays.fits(FileRoot.of(tmp_path), "")
     assert prepare(Arrays(), "memory://packs/pack.npz", tmp_path / "out").kept == 5
     assert (np.load(tmp_path / "out" / "images.npy") == COLOR).all()

@@ -17,15 +17,14 @@ from PIL import Image
 
 from dietcl.errors import UserError
 from dietcl.streams import manifest
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import holdout
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts, write_manifest
-from dietcl.streams.sources import lines as text_lines
 from dietcl.streams.sources.parsing import table_rows
 from dietcl.streams.sources.parsing.table_rows import csv_batches
 from dietcl.streams.sources.readers.table import Table
 from dietcl.streams.sources.registry import prepare
+from dietcl.streams.verify import find_problems
 from helpers.prepared import quarantine, rows
 
 UNMATCHED = "the row has quotes that do not match, or a line break inside them"
@@ -56,7 +55,7 @@ def test_every_column_of_a_csv_arrives(tmp_path: Path) -> None:
     assert found["time"] == [2.5, 86400.0, None]
     assert found["split"] == ["train", "test", "test"]
     facts = read_facts(prepared.manifest)
-    assert (facts.recipe, facts.time_steps, facts.source) == ("time", 20, "table")
+    assert (facts.recipe, facts.time_steps, facts.source) == ("time", 1, "table")
     index = open_manifest(prepared.manifest)
     assert index.classes == ("007", "cat")
     assert not quarantine(tmp_path / "out")
@@ -68,7 +67,7 @@ def test_paths_alone_are_enough(tmp_path: Path) -> None:
     )
     found = rows(prepared)
     assert found["label"] == [None] * 6
-    assert found["split"] == holdout(found["file"], 0.5)
+    assert found["split"] == ["train"] * 6  # a test image without a label would count for nothing
     assert read_facts(prepared.manifest).recipe != "time"
 
 
@@ -78,10 +77,10 @@ def test_a_time_column_without_a_value_suggests_no_cut_by_time(tmp_path: Path) -
 
 
 def test_the_first_time_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", 64)
-    text = "path,time\n" + "".join(f"{i}.jpg,\n" for i in range(500)) + "last.jpg,7\n"
+    monkeypatch.setattr(table_rows, "_BLOCK", 64)
+    text = "path,time\n" + "".join(f"{i}.jpg,{7 if i >= 250 else ''}\n" for i in range(500))
     prepared = prepare(Table(), write(tmp_path, text), tmp_path / "out", verify="none")
-    assert prepared.kept == 501
+    assert prepared.kept == 500
     assert read_facts(prepared.manifest).recipe == "time"
 
 
@@ -107,7 +106,7 @@ def test_columns_and_folder_are_options(tmp_path: Path) -> None:
     found = rows(prepare(table, write(tmp_path, text), tmp_path / "out"))
     assert {name: column[0] for name, column in found.items()} == {
         "id": "k",
-        "file": "photos/0.png",
+        "file": "0.png",
         "offset": -1,
         "label": "dog",
         "time": 3.0,
@@ -136,8 +135,14 @@ def test_bad_rows_are_quarantined_by_their_spreadsheet_rows(tmp_path: Path) -> N
         (b"empty.jpg,a,1,train,i5", "the file is empty: empty.jpg"),
         (b"cut.jpg,a,1,train,i6", "not a readable image"),
         (b"none.jpg,a,1,train,i7", "cannot be read (No such file or directory): none.jpg"),
-        (b"1.jpg,a,noon,train,i8", "the time is neither a number nor a date ('noon'): 1.jpg"),
-        (b"1.jpg,a,inf,train,i9", "the time is neither a number nor a date ('inf'): 1.jpg"),
+        (
+            b"1.jpg,a,noon,train,i8",
+            "the time is neither a number nor a date ('noon'): 1.jpg",
+        ),
+        (
+            b"1.jpg,a,inf,train,i9",
+            "the time is neither a number nor a date ('inf'): 1.jpg",
+        ),
         (b"1.jpg,a,1,holiday,i10", "the split is neither train nor test ('holiday')"),
         (b",a,1,train,i11", "the row has no path"),
         (b"", "the row has no path"),
@@ -164,14 +169,14 @@ def test_bad_rows_are_quarantined_by_their_spreadsheet_rows(tmp_path: Path) -> N
 
 
 def test_row_numbers_hold_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", 64)
+    monkeypatch.setattr(table_rows, "_BLOCK", 64)
     lines = [
-        "0.jpg,a,b" if number % 7 == 0 else "" if number % 11 == 0 else f"no{number}.jpg,a" for number in range(2, 200)
+        "0.jpg,a,b" if number % 7 == 0 else "" if number % 11 == 0 else f"no{number}.jpg,a" for number in range(3, 200)
     ]
-    write(tmp_path, "path,label\n" + "\n".join([*lines, "1.jpg,a"]) + "\n")
+    write(tmp_path, "path,label\n" + "\n".join(["1.jpg,a", *lines]) + "\n")
     prepare(Table(), str(tmp_path / "table.csv"), tmp_path / "out")
     found = {int(row): problem for _, row, problem in quarantine(tmp_path / "out")}
-    assert sorted(found) == list(range(2, 200))
+    assert sorted(found) == list(range(3, 200))
     for number, problem in found.items():
         if number % 7 == 0:
             assert "another number of fields" in problem
@@ -190,7 +195,7 @@ def test_a_stray_quote_costs_its_own_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str, end: str, block: int | None
 ) -> None:
     if block:
-        monkeypatch.setattr(text_lines, "_BLOCK", block)
+        monkeypatch.setattr(table_rows, "_BLOCK", block)
     lines = ["path,label", *(f"c{i % 7}/{i}.jpg,{i % 7}" for i in range(120))]
     lines[0], lines[11], lines[60], lines[120] = lines[0], stray, 'c/60.jpg,"a, ""b"""', 'c/5"nail.jpg,6"'
     (tmp_path / "t.csv").write_bytes(end.join(lines).encode())
@@ -204,7 +209,7 @@ def test_a_stray_quote_costs_its_own_row(
 
 def test_a_stray_quote_in_a_large_table(tmp_path: Path) -> None:
     lines = [f"c{i % 100}/{i:09}.jpg,{i % 100}" for i in range(300_000)]
-    assert sum(map(len, lines)) > 1.3 * text_lines._BLOCK
+    assert sum(map(len, lines)) > 1.3 * table_rows._BLOCK
     strays = {10: '"', 150_000: '","', 299_999: 'x,"'}
     for i, quote in strays.items():
         lines[i] = quote + lines[i]
@@ -246,8 +251,8 @@ def test_a_stray_quote_in_the_header(tmp_path: Path, header: str) -> None:
 
 
 def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", 64)
-    monkeypatch.setattr(text_lines, "_LONGEST", 200)
+    monkeypatch.setattr(table_rows, "_BLOCK", 64)
+    monkeypatch.setattr(table_rows, "_LONGEST", 200)
     text = "path,label\n0.jpg,a\n" + "x" * 100_000
     with pytest.raises(UserError, match=r"table.csv: not a readable table after row 2 \(a line of more than 200 bytes"):
         prepare(Table(), write(tmp_path, text), tmp_path / "out")
@@ -272,9 +277,9 @@ def test_every_line_is_a_row_or_a_problem(lines: list[str], end: str, block: int
         problems[row] = sentence
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(text_lines, "_BLOCK", block)
+        patch.setattr(table_rows, "_BLOCK", block)
         (Path(folder) / "t.csv").write_bytes(data.encode())
-        for number, batch in csv_batches(Place.of(folder), "t.csv", ["path"], problem):
+        for number, batch in csv_batches(FileRoot.of(folder), "t.csv", ["path"], problem):
             found |= dict(zip(number.tolist(), batch[0].to_pylist(), strict=True))
     assert sorted([*found, *problems]) == list(range(2, 2 + count))
     for row, line in enumerate(lines[:count], start=2):
@@ -425,10 +430,92 @@ def test_columns_of_the_wrong_type(tmp_path: Path) -> None:
         prepare(Table(), parquet(tmp_path, {"path": [1.5]}), tmp_path / "out")
 
 
+def test_the_images_may_lie_outside_the_tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("lists", "photos", "lists/below"):
+        (tmp_path / folder).mkdir()
+    table = write(tmp_path / "lists", "path\n0.jpg\nlost.jpg\n")
+    for root, expected in {
+        str(tmp_path / "photos"): "photos",
+        "../photos": "photos",  # relative to the table
+        "photos": "photos",  # relative to the current folder, where the table's has none
+        "below": "lists/below",
+    }.items():
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / expected / "0.jpg").write_bytes(image())
+        out = tmp_path / f"out-{len(root)}"
+        prepared = prepare(Table(root=root), table, out)
+        assert rows(prepared)["file"] == ["0.jpg"]
+        assert read_facts(prepared.manifest).root == str(tmp_path / expected)
+        assert not list(find_problems(open_manifest(prepared.manifest), np.arange(1), jobs=1))
+        assert quarantine(out) == [["table.csv", "3", "cannot be read (No such file or directory): lost.jpg"]]
+
+
+def test_a_link_may_not_lead_out_of_the_given_root(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    table = write(tmp_path, "path\nin.jpg\nout.jpg\n")
+    (tmp_path / "photos" / "0.jpg").write_bytes(image())
+    (tmp_path / "photos" / "in.jpg").symlink_to("0.jpg")
+    (tmp_path / "photos" / "out.jpg").symlink_to("../0.jpg")
+    assert rows(prepare(Table(root="photos"), table, tmp_path / "out"))["file"] == ["in.jpg"]
+    assert quarantine(tmp_path / "out") == [["table.csv", "3", "a link leads outside the folder: out.jpg"]]
+
+
+def test_absolute_paths_anywhere_need_an_option(tmp_path: Path) -> None:
+    for folder in ("a", "b", "lists"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a" / "x.jpg").write_bytes(image())
+    (tmp_path / "b" / "y.jpg").write_bytes(image())
+    text = f"path\n{tmp_path}/a/x.jpg\n../b/y.jpg\n0.jpg\n"
+    table = write(tmp_path / "lists", text)
+    prepared = prepare(Table(allow_absolute=True), table, tmp_path / "out")
+    assert rows(prepared)["file"] == [str(tmp_path / name)[1:] for name in ("a/x.jpg", "b/y.jpg", "lists/0.jpg")]
+    assert read_facts(prepared.manifest).root == "/"
+    assert not list(find_problems(open_manifest(prepared.manifest), np.arange(3), jobs=1))
+    assert rows(prepare(Table(), table, tmp_path / "strict"))["file"] == ["0.jpg"]
+    outside_alone = write(tmp_path / "lists", f"path\n{tmp_path}/a/x.jpg\n")
+    with pytest.raises(UserError, match=r"a/x.jpg: leads outside .*/lists; give .* --root, or .* --allow-absolute$"):
+        prepare(Table(), outside_alone, tmp_path / "none")
+
+
+def test_the_first_error_says_where_paths_start(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    table = write(tmp_path, "path\nlost/1.jpg\nlost/2.jpg\n")
+    with pytest.raises(
+        UserError, match=r"lost/1.jpg: no such image.*; paths are relative to the table's folder; .*--root"
+    ):
+        prepare(Table(), table, tmp_path / "out")
+    with pytest.raises(UserError, match=r"photos/lost/1.jpg: no such image.*; paths are relative to --root photos$"):
+        prepare(Table(root="photos"), table, tmp_path / "out")
+    with pytest.raises(UserError, match=r"--root nowhere: no such folder, neither in .* nor in the current folder"):
+        prepare(Table(root="nowhere"), table, tmp_path / "out")
+
+
+def test_times_in_a_format_of_ones_own(tmp_path: Path) -> None:
+    text = "path,time\n0.jpg,31.12.1969 23:59\n1.jpg,02.01.1970 00:00\n2.jpg,\n3.jpg,1970-01-02\n"
+    prepared = prepare(Table(time_format="%d.%m.%Y %H:%M"), write(tmp_path, text), tmp_path / "out")
+    assert rows(prepared)["time"] == [-60.0, 86400.0, None]
+    problem = "the time does not match --time-format ('1970-01-02')"
+    assert quarantine(tmp_path / "out") == [["table.csv", "5", problem]]
+    zoned = prepare(
+        Table(time_format="%Y%m%d%z"), write(tmp_path, "path,time\n0.jpg,19700101+0100\n"), tmp_path / "zoned"
+    )
+    assert rows(zoned)["time"] == [-3600.0]
+
+
+def test_times_that_none_can_read_name_the_option(tmp_path: Path) -> None:
+    table = write(tmp_path, "path,time\n0.jpg,31.12.1999\n1.jpg,01.01.2000\n")
+    with pytest.raises(UserError, match=r"table.csv: the time is neither .* nor a date in any row; .* --time-format$"):
+        prepare(Table(), table, tmp_path / "out")
+
+
+def test_numbers_may_be_dates_in_a_format(tmp_path: Path) -> None:
+    table = parquet(tmp_path, {"path": PATHS[:2], "time": [19700102, None]})
+    assert rows(prepare(Table(time_format="%Y%m%d"), table, tmp_path / "out"))["time"] == [86400.0, None]
+
+
 def test_options_are_checked(tmp_path: Path) -> None:
-    for root in ("../x", "/x", "s3://b/x", "C:/x"):
-        with pytest.raises(UserError, match="--root"):
-            Table(root=root)
+    with pytest.raises(UserError, match=r"--time-format %Q: not a format"):
+        Table(time_format="%Q")
     with pytest.raises(UserError, match="--test-share"):
         Table(test_share=1)
     with pytest.raises(UserError, match="give the path of the table"):
@@ -439,7 +526,7 @@ def test_recognition(tmp_path: Path) -> None:
     parquet(tmp_path, {"path": PATHS})
     parquet(tmp_path, {"file": PATHS, "offset": [0, 1, 2, 3]}, "manifest.parquet")
     (tmp_path / "broken.parquet").write_bytes(b"x")
-    place = Place.of(tmp_path)
+    place = FileRoot.of(tmp_path)
     names = ("a.csv", "a.TSV", "table.parquet", "manifest.parquet", "broken.parquet", "a.tar", "")
     assert [Table.fits(place, name) for name in names] == [True, True, True, False, False, False, False]
 

@@ -15,14 +15,12 @@ import pytest
 from PIL import Image
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import holdout
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.sources.readers import tar
-from dietcl.streams.sources.readers.tar import Tar
+from dietcl.streams.sources.readers.tar import Tar, samples
 from dietcl.streams.sources.registry import prepare
-from dietcl.streams.sources.samples import samples
 from dietcl.streams.storage import Storage
 from helpers.prepared import quarantine, rows
 
@@ -83,7 +81,7 @@ def test_samples_are_read_where_they_lie(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.parquet", "quarantine.csv"]
     index = open_manifest(prepared.manifest)
     assert index.classes == ("3", "cat", "dog")
-    assert (read_facts(prepared.manifest).recipe, read_facts(prepared.manifest).time_steps) == ("time", 20)
+    assert (read_facts(prepared.manifest).recipe, read_facts(prepared.manifest).time_steps) == ("time", 1)
     pixels = Storage(index, 8).read(np.arange(4))
     assert pixels[1, :, 0, 0].tolist() == [200, 90, 200]
 
@@ -98,10 +96,11 @@ def test_long_names_of_every_format(tmp_path: Path, format: int) -> None:
 
 
 def test_test_images_without_a_test_shard(tmp_path: Path) -> None:
-    write(tmp_path / "carnival.tar", [(f"{number}.png", image(number)) for number in range(40)])
+    members = [(f"{i}.png", image(i)) for i in range(40)] + [(f"{i}.cls", str(i % 2).encode()) for i in range(20)]
+    write(tmp_path / "carnival.tar", sorted(members))
     found = rows(prepare(Tar(test_share=0.5), str(tmp_path / "carnival.tar"), tmp_path / "out"))
-    assert found["split"] == holdout(found["id"], 0.5)
-    assert set(found["split"]) == {"train", "test"}
+    tests = [label for label, split in zip(found["label"], found["split"], strict=True) if split == "test"]
+    assert sorted(tests) == ["0"] * 5 + ["1"] * 5
 
 
 def test_test_shards_by_a_glob(tmp_path: Path) -> None:
@@ -304,17 +303,17 @@ def test_headers_that_claim_gigabytes(
         file.write(before + header(kind, huge))
         file.truncate(file.tell() + (huge if is_there else 512))  # takes no room on the disk
     asked: list[int] = []
-    whole = Place.open
+    whole = FileRoot.open
 
-    def watched(place: Place, name: str) -> Any:
+    def watched(place: FileRoot, name: str) -> Any:
         stream = whole(place, name)
         read = stream.read
         proxy = SimpleNamespace(seek=stream.seek, tell=stream.tell, read=lambda n: asked.append(n) or read(n))
         return contextlib.nullcontext(proxy)
 
-    monkeypatch.setattr(Place, "open", watched)
+    monkeypatch.setattr(FileRoot, "open", watched)
     problems: list[list[Any]] = []
-    rows: Any = SimpleNamespace(place=Place.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
+    rows: Any = SimpleNamespace(place=FileRoot.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
     assert len(list(samples("a.tar", [], rows))) == (0 if first else 1)
     sentence = "the archive cannot be read from here on (headers of more than 1,048,576 bytes)"
     assert problems == [["a.tar", 0 if first else 1, sentence]]
@@ -350,8 +349,9 @@ def test_a_sparse_map_that_is_cut_off(tmp_path: Path) -> None:
 
 def test_the_first_time_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tar, "_AT_ONCE", 4)
-    write(tmp_path / "a.tar", [(f"{i}.png", image()) for i in range(20)])
-    write(tmp_path / "b.tar", [("1.png", image()), ("1.json", b'{"time": 3}')])
+    write(tmp_path / "a.tar", [(f"{i}.png", image()) for i in range(8)])
+    timed = [((f"{i}.png", image()), (f"{i}.json", b'{"time": 3}')) for i in range(8)]
+    write(tmp_path / "b.tar", [entry for pair in timed for entry in pair])
     prepared = prepare(Tar(), str(tmp_path), tmp_path / "out")
     assert read_facts(prepared.manifest).recipe == "time"
 
@@ -383,7 +383,7 @@ def test_options_are_checked() -> None:
 
 
 def test_recognition(tmp_path: Path) -> None:
-    place = Place.of(tmp_path)
+    place = FileRoot.of(tmp_path)
     assert [Tar.fits(place, name) for name in ("a.tar", "A.TAR", "a.tar.gz", "a.csv")] == [True, True, True, False]
     assert not Tar.fits(place, "")
     write(tmp_path / "deep" / "a.tar", [])

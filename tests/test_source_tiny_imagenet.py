@@ -7,7 +7,7 @@ import fsspec
 import numpy as np
 from PIL import Image
 
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.quarantine import QUARANTINE
 from dietcl.streams.sources.datasets.tiny_imagenet import TinyImageNet
@@ -92,9 +92,9 @@ def test_lists_and_files_that_disagree_are_left_out_and_named(tmp_path):
 def test_it_is_recognized_here_and_far_away(tmp_path):
     folder = write(tmp_path / "in")
     fsspec.filesystem("memory").put(str(folder), "/tiny", recursive=True)
-    assert TinyImageNet.fits(Place.of(folder), "")
-    assert TinyImageNet.fits(Place.of("memory://tiny"), "")
-    assert not TinyImageNet.fits(Place.of(folder / "train"), "")
+    assert TinyImageNet.fits(FileRoot.of(folder), "")
+    assert TinyImageNet.fits(FileRoot.of("memory://tiny"), "")
+    assert not TinyImageNet.fits(FileRoot.of(folder / "train"), "")
     made = prepare(TinyImageNet(), "memory://tiny", tmp_path / "far")
     assert listing(made.manifest) == listing(prepare(TinyImageNet(), str(folder), tmp_path / "near").manifest)
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from dietcl.cli.config_options import parse
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
 from dietcl.streams.quarantine import QUARANTINE
@@ -67,7 +67,7 @@ def test_what_is_no_pack_is_named(tmp_path):
 
 def test_a_pack_is_prepared_as_any_other_kind_of_data(tmp_path):
     images = write_pack(tmp_path / "pack.zip")
-    assert Strips.fits(Place.of(tmp_path), "pack.zip")
+    assert Strips.fits(FileRoot.of(tmp_path), "pack.zip")
     made = prepare(Strips(), str(tmp_path / "pack.zip"), tmp_path / "out")
     cached = Strips(path=tmp_path / "pack.zip").prepare(tmp_path / "cache")
     index = open_manifest(made.manifest)
@@ -137,7 +137,7 @@ def test_zips_of_other_kinds_are_not_taken(tmp_path):
     (tmp_path / "text.zip").write_text("not a zip")
     with zipfile.ZipFile(tmp_path / "bare.zip", "w") as pack:
         pack.writestr("photo.jpg", b"")
-    assert not any(Strips.fits(Place.of(tmp_path), name) for name in ("text.zip", "bare.zip", "", "x.npz"))
+    assert not any(Strips.fits(FileRoot.of(tmp_path), name) for name in ("text.zip", "bare.zip", "", "x.npz"))
 
 
 def test_the_path_is_no_option_on_the_command_line(capsys):

@@ -18,11 +18,11 @@ from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.methods.dietcl import DietCL
-from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, assign_steps
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.loader import Loader
 from dietcl.streams.manifest import write_manifest
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, remarks, reveal
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
@@ -82,15 +82,15 @@ RECIPES = [
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.recipe}-{recipe.cut}")
 def test_time_steps_hold_what_was_dealt(index: Index, recipe: Recipe) -> None:
     stream = build_stream("s", index, recipe, 4)
-    dealt = deal(index, recipe, 4)
+    assignment = assign_steps(index, recipe, 4)
     assert [step.t for step in stream.steps] == [test.t for test in stream.tests] == [*range(1, recipe.time_steps + 1)]
     assert sorted(stream.index_row.tolist()) == [*range(300)]
     known: list[str] = []
     for step, test in zip(stream.steps, stream.tests, strict=True):
         labeled, unlabeled = stream.index_row[step.labeled], stream.index_row[step.unlabeled]
-        train = (dealt.step == step.t - 1) & (index.split == TRAIN)
-        assert sorted(labeled) == np.flatnonzero(train & dealt.labeled).tolist()
-        assert sorted(unlabeled) == np.flatnonzero(train & ~dealt.labeled).tolist()
+        train = (assignment.step == step.t - 1) & (index.split == TRAIN)
+        assert sorted(labeled) == np.flatnonzero(train & assignment.labeled).tolist()
+        assert sorted(unlabeled) == np.flatnonzero(train & ~assignment.labeled).tolist()
         # Labels belong to their rows; classes are numbered in the order of their first reveal.
         names = [index.classes[code] for code in index.label[labeled]]
         assert [stream.classes[number] for number in step.labels] == names
@@ -99,12 +99,15 @@ def test_time_steps_hold_what_was_dealt(index: Index, recipe: Recipe) -> None:
         assert step.seen_classes == len(known)
         assert step.classes.tolist() == sorted(set(step.labels.tolist()))
         assert step.realized_rate == pytest.approx(len(labeled) / max(1, train.sum()))
+        if recipe.recipe == "time":
+            assert stream.times[step.t - 1] == (np.nanmin(index.time[train]), np.nanmax(index.time[train]))
         rows = stream.index_row[test.rows]
-        wanted = (dealt.step == step.t - 1) & (index.split == TEST) & (index.label >= 0)
+        wanted = (assignment.step == step.t - 1) & (index.split == TEST) & (index.label >= 0)
         assert sorted(rows) == np.flatnonzero(wanted).tolist()
         assert [stream.classes[number] for number in test.labels] == [index.classes[code] for code in index.label[rows]]
     assert stream.classes == tuple(known)
-    assert stream.realized_rate == pytest.approx(dealt.labeled.sum() / (index.split == TRAIN).sum())
+    assert len(stream.times) == (recipe.time_steps if recipe.recipe == "time" else 0)
+    assert stream.realized_rate == pytest.approx(assignment.labeled.sum() / (index.split == TRAIN).sum())
 
 
 def test_the_realized_rate_counts_what_rounding_and_unknown_labels_did(tmp_path: Path) -> None:
@@ -162,17 +165,24 @@ def test_empty_time_steps_are_legal(tmp_path: Path) -> None:
 
 
 def test_remarks_name_empty_time_steps_and_tests_that_cannot_be_passed(blobs: Path) -> None:
-    stream = tiny_learner(tiny_config(blobs)).stream
-    assert remarks(stream) == []
+    index = open_manifest(blobs)
+    stream = build_stream("s", index, Recipe(time_steps=3, label_rate=1.0), 0)
+    assert remarks(stream, index) == []
     none = np.zeros(0, np.int64)
     bare = replace(stream.steps[1], labeled=none, labels=none, unlabeled=none)
-    assert (
-        "1 of 3 time steps have no image" in remarks(replace(stream, steps=(stream.steps[0], bare, stream.steps[2])))[0]
-    )
+    (empty,) = remarks(replace(stream, steps=(stream.steps[0], bare, stream.steps[2])), index)
+    assert "1 of 3 time steps have no image" in empty
     unknown = replace(stream.tests[0], labels=np.full(8, -1))
-    assert "8 of 24 test images" in remarks(replace(stream, tests=(unknown, *stream.tests[1:])))[0]
+    assert "8 of 24 test images" in remarks(replace(stream, tests=(unknown, *stream.tests[1:])), index)[0]
     untested = tuple(replace(test, rows=none, labels=none) for test in stream.tests)
-    assert "no accuracy" in remarks(replace(stream, tests=untested))[0]
+    assert "no accuracy" in remarks(replace(stream, tests=untested), index)[0]
+
+
+def test_remarks_count_hidden_labels_and_not_unknown_ones(tmp_path: Path) -> None:
+    index = write(tmp_path, ["a"] * 10 + ["b"] * 10 + [None] * 7 + ["a"], split=["train"] * 27 + ["test"])
+    sparse = build_stream("s", index, Recipe(recipe="data", time_steps=1, label_rate=0.2), 0)
+    assert remarks(sparse, index)[0].startswith("4 of 20 labels revealed")
+    assert remarks(build_stream("s", index, Recipe(recipe="data", time_steps=1, label_rate=1.0), 0), index) == []
 
 
 def test_classes_that_are_never_revealed_are_minus_one_in_the_test(tmp_path: Path) -> None:
@@ -197,17 +207,17 @@ def permute_hidden(index: Index, labeled: Any, seed: int) -> Index:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.recipe}-{recipe.cut}")
 def test_permuting_hidden_labels_changes_nothing_in_the_stream(index: Index, recipe: Recipe) -> None:
-    dealt = deal(index, recipe, 0)
-    stream = reveal("s", index, recipe, 0, dealt)
+    assignment = assign_steps(index, recipe, 0)
+    stream = reveal("s", index, recipe, 0, assignment)
     assert_same(stream, build_stream("s", index, recipe, 0))
     for seed in range(3):
-        assert_same(stream, reveal("s", permute_hidden(index, dealt.labeled, seed), recipe, 0, dealt))
+        assert_same(stream, reveal("s", permute_hidden(index, assignment.labeled, seed), recipe, 0, assignment))
     # The comparison can tell: one revealed label changed does show.
-    revealed = np.flatnonzero(dealt.labeled)
+    revealed = np.flatnonzero(assignment.labeled)
     label = index.label.copy()
     label[revealed[0]] = (label[revealed[0]] + 1) % 6
     with pytest.raises(AssertionError):
-        assert_same(stream, reveal("s", replace(index, label=label), recipe, 0, dealt))
+        assert_same(stream, reveal("s", replace(index, label=label), recipe, 0, assignment))
 
 
 @given(st.integers(0, 99), st.sampled_from(RECIPES))
@@ -227,9 +237,9 @@ def test_permuting_hidden_labels_of_any_stream(seed: int, recipe: Recipe) -> Non
         time=generator.integers(0, 30, count).astype(float),
         split=(generator.random(count) < 0.2).astype(np.int8),
     )
-    dealt = deal(index, recipe, seed)
-    stream = reveal("s", index, recipe, seed, dealt)
-    assert_same(stream, reveal("s", permute_hidden(index, dealt.labeled, seed), recipe, seed, dealt))
+    assignment = assign_steps(index, recipe, seed)
+    stream = reveal("s", index, recipe, seed, assignment)
+    assert_same(stream, reveal("s", permute_hidden(index, assignment.labeled, seed), recipe, seed, assignment))
 
 
 def learned(config: RunConfig, index: Index, stream: Stream) -> tuple[Learner, list[Any], list[Any]]:
@@ -254,9 +264,9 @@ def learned(config: RunConfig, index: Index, stream: Stream) -> tuple[Learner, l
 def test_permuting_hidden_labels_changes_no_weight_no_draw_and_no_prediction(blobs: Path, method: str) -> None:
     options: dict[str, object] = {"threshold": "2.0"} if method == "dietcl" else {}  # so that both phases run
     config, index = tiny_config(blobs, method, budget=AMPLE.get(method, "3"), **options), open_manifest(blobs)
-    dealt = deal(index, config.recipe, config.seed)
-    other = permute_hidden(index, dealt.labeled, 5)
-    runs = [learned(config, one, reveal("s", one, config.recipe, config.seed, dealt)) for one in (index, other)]
+    assignment = assign_steps(index, config.recipe, config.seed)
+    other = permute_hidden(index, assignment.labeled, 5)
+    runs = [learned(config, one, reveal("s", one, config.recipe, config.seed, assignment)) for one in (index, other)]
     (one, predicted, draws), (two, predicted_too, draws_too) = runs
     assert len(draws) > 2
     assert draws == draws_too
@@ -400,10 +410,12 @@ def test_time_steps_without_labels_or_images_can_be_learned(blobs: Path, method:
     index = open_manifest(blobs)
     train = index.split == TRAIN
     recipe = Recipe(recipe="time", time_steps=5, label_rate=0.5)
-    dealt = deal(index, recipe, 0)
-    dealt.labeled[np.isin(dealt.step, [0, 2])] = False  # no label at the first and third time steps
-    dealt.step[train & (dealt.step == 3)] = NOWHERE  # and nothing at all at the fourth
-    stream = reveal("s", index, recipe, 0, replace(dealt, labeled=dealt.labeled & (dealt.step != NOWHERE)))
+    assignment = assign_steps(index, recipe, 0)
+    assignment.labeled[np.isin(assignment.step, [0, 2])] = False  # no label at the first and third time steps
+    assignment.step[train & (assignment.step == 3)] = NOWHERE  # and nothing at all at the fourth
+    stream = reveal(
+        "s", index, recipe, 0, replace(assignment, labeled=assignment.labeled & (assignment.step != NOWHERE))
+    )
     assert [bool(len(step.labeled)) for step in stream.steps] == [False, True, False, False, True]
     learner = tiny_learner(replace(tiny_config(blobs, method, budget="1"), recipe=recipe), stream, index)
     assert list(learn(learner)) == [1, 2, 3, 4, 5]

@@ -17,8 +17,7 @@ from dietcl.streams import index as index_module
 from dietcl.streams import stream_cache
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import write_manifest
-from dietcl.streams.options import Mix
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Mix, Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.stream import Stream, build_stream
 from helpers.tiny import tiny_config, tiny_learner, write_blobs
@@ -94,11 +93,11 @@ def test_what_is_mapped_is_what_would_be_cut(manifest: Path, builds: list[int], 
     index, recipe = open_manifest(manifest), RECIPES[name]
     expected = build_stream("blobs", index, recipe, seed)
     for _ in range(3):
-        found = stream_cache.open_stream("blobs", open_manifest(manifest), recipe, seed)
+        found = stream_cache.cached_stream("blobs", open_manifest(manifest), recipe, seed)
         assert_same(found, expected)
         assert is_mapped(found)
     assert builds == [seed]  # once, and then never again
-    assert stream_cache.open_stream("other name", index, recipe, seed).name == "other name"
+    assert stream_cache.cached_stream("other name", index, recipe, seed).name == "other name"
     assert len(builds) == 1
     assert_same(found.union(), expected.union())
 
@@ -121,7 +120,7 @@ def test_time_steps_without_images(tmp_path: Path, builds: list[int]) -> None:
     assert any(not len(step.unlabeled) for step in expected.steps)
     assert not any(len(test.rows) for test in expected.tests)
     for _ in range(2):
-        assert_same(stream_cache.open_stream("s", index, recipe, 0), expected)
+        assert_same(stream_cache.cached_stream("s", index, recipe, 0), expected)
     assert len(builds) == 1
 
 
@@ -129,12 +128,12 @@ def test_a_small_stream_is_not_kept(manifest: Path, builds: list[int], monkeypat
     index = open_manifest(manifest)
     monkeypatch.setattr(stream_cache, "LARGE", len(index) + 1)
     for _ in range(2):
-        assert_same(stream_cache.open_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
+        assert_same(stream_cache.cached_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
     assert len(builds) == 2
     assert index.folder is not None
     assert not (index.folder / "streams").exists()
     monkeypatch.setattr(stream_cache, "LARGE", len(index))
-    stream_cache.open_stream("s", index, CLASS, 0)
+    stream_cache.cached_stream("s", index, CLASS, 0)
     assert len(folders(index)) == 1
 
 
@@ -163,7 +162,7 @@ def test_a_damaged_one_is_cut_again_and_mended(
     manifest: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
     index = open_manifest(manifest)
-    expected = stream_cache.open_stream("s", index, CLASS, 0)
+    expected = stream_cache.cached_stream("s", index, CLASS, 0)
     assert len(builds) == 1
     (folder,) = folders(index)
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -175,7 +174,7 @@ def test_a_damaged_one_is_cut_again_and_mended(
     shutil.rmtree(folder.with_name(".copy"))
     damage(folder / name, how)
     for _ in range(2):
-        assert_same(stream_cache.open_stream("s", index, CLASS, 0), expected)
+        assert_same(stream_cache.cached_stream("s", index, CLASS, 0), expected)
     assert len(builds) == 2  # only the first time: then it is whole again
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
     assert folders(index) == [folder]
@@ -199,18 +198,18 @@ def test_at_most_a_few_are_kept_and_the_oldest_go(manifest: Path, builds: list[i
     index = open_manifest(manifest)
     streams = []
     for seed in range(stream_cache.MOST + 3):
-        streams.append(stream_cache.open_stream("s", index, CLASS, seed))
+        streams.append(stream_cache.cached_stream("s", index, CLASS, seed))
         for folder in folders(index):  # clocks may be coarse: let each be older than the next
             os.utime(folder, ns=(folder.stat().st_mtime_ns - 10**9,) * 2)
         assert len(folders(index)) == min(seed + 1, stream_cache.MOST)
     assert builds == [*range(stream_cache.MOST + 3)]
     for seed in range(3, stream_cache.MOST + 3):
-        stream_cache.open_stream("s", index, CLASS, seed)
+        stream_cache.cached_stream("s", index, CLASS, seed)
     assert len(builds) == stream_cache.MOST + 3
     # Who still has one that was removed goes on reading it.
     for seed, stream in enumerate(streams):
         assert_same(stream, build_stream("s", index, CLASS, seed))
-    stream_cache.open_stream("s", index, CLASS, 0)
+    stream_cache.cached_stream("s", index, CLASS, 0)
     assert builds[-1] == 0
     assert len(folders(index)) == stream_cache.MOST
 
@@ -226,18 +225,18 @@ def test_seeds_recipes_and_manifests_are_kept_apart(manifest: Path, builds: list
     assert len(variants) <= stream_cache.MOST
     for _ in range(2):
         for recipe, seed in variants:
-            assert_same(stream_cache.open_stream("s", index, recipe, seed), build_stream("s", index, recipe, seed))
+            assert_same(stream_cache.cached_stream("s", index, recipe, seed), build_stream("s", index, recipe, seed))
     assert len(builds) == len(folders(index)) == len(variants)
     assert len({folder.name for folder in folders(index)}) == len(variants)
 
 
 def test_a_changed_manifest_gets_other_streams(manifest: Path, builds: list[int]) -> None:
-    first = stream_cache.open_stream("s", open_manifest(manifest), CLASS, 0)
+    first = stream_cache.cached_stream("s", open_manifest(manifest), CLASS, 0)
     before = dataclasses.replace(first, index_row=first.index_row.copy())
     write_blobs(manifest.parent, classes=5)
     os.utime(manifest, ns=(1, 1))
     index = open_manifest(manifest)
-    second = stream_cache.open_stream("s", index, CLASS, 0)
+    second = stream_cache.cached_stream("s", index, CLASS, 0)
     assert len(builds) == 2
     assert second.identity != first.identity
     assert len(second.index_row) == len(index) != len(first.index_row)
@@ -259,7 +258,7 @@ def test_an_index_that_is_not_kept_keeps_no_stream(
     index = open_manifest(manifest)
     assert index.folder is None
     for _ in range(2):
-        assert_same(stream_cache.open_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
+        assert_same(stream_cache.cached_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
     assert len(builds) == 2
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -269,7 +268,7 @@ def test_a_folder_that_cannot_be_written_to(manifest: Path, builds: list[int]) -
     assert index.folder is not None
     (index.folder / "streams").write_text("in the way")  # for root, too
     for _ in range(2):
-        assert_same(stream_cache.open_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
+        assert_same(stream_cache.cached_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
     assert len(builds) == 2
 
 
@@ -280,9 +279,9 @@ def test_a_full_disk_leaves_nothing_behind(manifest: Path, builds: list[int], mo
     index = open_manifest(manifest)
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", full)
-        assert_same(stream_cache.open_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
+        assert_same(stream_cache.cached_stream("s", index, CLASS, 0), build_stream("s", index, CLASS, 0))
     assert folders(index) == []
-    assert is_mapped(stream_cache.open_stream("s", index, CLASS, 0))
+    assert is_mapped(stream_cache.cached_stream("s", index, CLASS, 0))
 
 
 def test_another_process_that_was_faster(manifest: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,21 +292,21 @@ def test_another_process_that_was_faster(manifest: Path, builds: list[int], monk
     def write_while_another_does(stream: Stream, folder: Path) -> None:
         if not inner:
             monkeypatch.setattr(stream_cache, "_write", write)
-            inner.append(stream_cache.open_stream("s", index, CLASS, 0))
+            inner.append(stream_cache.cached_stream("s", index, CLASS, 0))
         write(stream, folder)
 
     monkeypatch.setattr(stream_cache, "_write", write_while_another_does)
-    outer = stream_cache.open_stream("s", index, CLASS, 0)
+    outer = stream_cache.cached_stream("s", index, CLASS, 0)
     assert_same(outer, inner[0])
     assert len(folders(index)) == 1
-    stream_cache.open_stream("s", index, CLASS, 0)
+    stream_cache.cached_stream("s", index, CLASS, 0)
     assert len(builds) == 2
 
 
 def test_mapped_rows_are_read_only_and_can_be_drawn_from(manifest: Path) -> None:
     index = open_manifest(manifest)
     built = build_stream("s", index, CLASS, 0)
-    mapped = stream_cache.open_stream("s", index, CLASS, 0)
+    mapped = stream_cache.cached_stream("s", index, CLASS, 0)
     arrays = [mapped.index_row, *(getattr(step, name) for step in mapped.steps for name in ARRAYS[:3])]
     arrays += [array for test in mapped.tests for array in (test.rows, test.labels)]
     for array in arrays:
@@ -332,7 +331,7 @@ def test_mapped_rows_are_read_only_and_can_be_drawn_from(manifest: Path) -> None
 def test_a_run_on_a_kept_stream_is_the_same_run(blobs: Path, method: str) -> None:
     config = tiny_config(blobs, method, budget="3")
     index = open_manifest(blobs)
-    stream = stream_cache.open_stream(config.stream, index, config.recipe, config.seed)
+    stream = stream_cache.cached_stream(config.stream, index, config.recipe, config.seed)
     assert is_mapped(stream)
     learners = [tiny_learner(config, index=index), tiny_learner(config, stream, index)]
     with warnings.catch_warnings():

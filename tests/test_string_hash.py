@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dietcl.streams.text import fingerprints
+from dietcl.streams.manifest import fingerprints
 
 WORDS = ("", "a", "aa", "\0", "\0\0", "é", "日本", "🙂", "\x7f", "x" * 7, "x" * 8, "x" * 9)
 # Strings of few letters often are equal, or differ in one place or in their length alone.

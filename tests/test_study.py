@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from dietcl import hold_out
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.models.presets import MODELS
 from dietcl.process_pool import in_processes
 from dietcl.streams.index import open_manifest
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from dietcl.streams.stream import build_stream
 from helpers.recording import updates_of
@@ -22,8 +23,8 @@ from helpers.scored_study import RuledStudy
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 from reproduction import suites as s
 from reproduction import trials
-from reproduction.datasets import SETUPS, Setup, held_out, manifest_of
-from reproduction.run_cache import Cell, Store, run_cells
+from reproduction.datasets import DATASETS, Dataset, manifest_of
+from reproduction.run_cache import Cell, RunCache, run_cells
 from reproduction.show.claim_tables import claim_sheet
 from reproduction.show.publish import scale_of
 from reproduction.show.results import stream_text, studies
@@ -188,18 +189,18 @@ def test_a_trial_that_diverged_scores_nothing(study, tmp_path):
 def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     config = replace(tiny_config(blobs, "naive", budget="1"), first_time_steps=2)
     cells = [Cell(f"tiny/seed {seed}", replace(config, seed=seed), str(seed)) for seed in (0, 1)]
-    store = Store(tmp_path / "cells.jsonl")
+    store = RunCache(tmp_path / "cells.jsonl")
     said = []
-    carry = partial(in_processes, jobs=2)
-    run_cells(cells, store, tmp_path / "scratch", carry, lambda *told: said.append(told))
+    pool = partial(in_processes, jobs=2)
+    run_cells(cells, store, tmp_path / "scratch", pool, lambda *told: said.append(told))
     assert said[0] == (0, 2)
     assert said[-1] == (2, 2)
     assert said == sorted(said)
     assert not list((tmp_path / "scratch").iterdir())
     lines = (tmp_path / "cells.jsonl").read_text().splitlines()
     assert {json.loads(line)["key"] for line in lines} == {"tiny/seed 0", "tiny/seed 1"}
-    again = Store(tmp_path / "cells.jsonl")
-    run_cells(cells, again, tmp_path / "nowhere", carry, lambda *told: said.append(told))
+    again = RunCache(tmp_path / "cells.jsonl")
+    run_cells(cells, again, tmp_path / "nowhere", pool, lambda *told: said.append(told))
     assert said[-1] == (2, 2)
     assert not (tmp_path / "nowhere").exists()
     # Another configuration under the same key is not done; a line torn by a crash is not either.
@@ -207,7 +208,7 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
     assert cells[1] in again
     (tmp_path / "torn.jsonl").write_text((tmp_path / "cells.jsonl").read_text()[:-10])
     whole = json.loads(lines[0])["key"]  # whichever was finished first
-    torn = Store(tmp_path / "torn.jsonl")
+    torn = RunCache(tmp_path / "torn.jsonl")
     assert [cell.key for cell in cells if cell in torn] == [whole]
     torn.add(json.loads(lines[1]))
     assert (tmp_path / "torn.jsonl").read_text() == (tmp_path / "cells.jsonl").read_text()
@@ -223,7 +224,7 @@ def test_cells_are_run_once_and_kept_as_counts(blobs, tmp_path):
 def test_a_cell_that_fails_stops_no_other_and_leaves_a_log(blobs, tmp_path):
     good = tiny_config(blobs, "naive", budget="1")
     cells = [Cell("bad", replace(good, first_time_steps=99), "0"), Cell("good", replace(good, first_time_steps=1), "1")]
-    store = Store(tmp_path / "cells.jsonl")
+    store = RunCache(tmp_path / "cells.jsonl")
     with pytest.raises(UserError, match="1 of 2 runs failed, the others are done; the first: bad: --first-time"):
         run_cells(cells, store, tmp_path / "scratch", partial(in_processes, jobs=1), lambda *told: None)
     assert cells[1] in store
@@ -232,32 +233,32 @@ def test_a_cell_that_fails_stops_no_other_and_leaves_a_log(blobs, tmp_path):
 
 def test_held_out_images_are_training_images_and_no_test_image_is_left(monkeypatch):
     monkeypatch.setitem(
-        SETUPS,
+        DATASETS,
         "few",
-        Setup(title="few", recipe=Recipe(time_steps=2), reader=Glyphs(classes=4, per_class=50, test_per_class=5)),
+        Dataset(title="few", recipe=Recipe(time_steps=2), reader=Glyphs(classes=4, per_class=50, test_per_class=5)),
     )
     manifest = manifest_of("few", None)
-    whole, held = pq.read_table(manifest).to_pylist(), pq.read_table(held_out(manifest)).to_pylist()
+    whole, held = pq.read_table(manifest).to_pylist(), pq.read_table(hold_out(manifest)).to_pylist()
     tests = {row["id"] for row in whole if row["split"] == "test"}
     assert len(tests) == 20
     assert len(held) == 200
     assert not tests & {row["id"] for row in held}
     judged = [row for row in held if row["split"] == "test"]
     assert 8 <= len(judged) <= 36
-    stream = build_stream("few", open_manifest(held_out(manifest)), Recipe(time_steps=2, label_rate=0.1), 0)
+    stream = build_stream("few", open_manifest(hold_out(manifest)), Recipe(time_steps=2, label_rate=0.1), 0)
     assert sum(len(test.rows) for test in stream.tests) == len(judged)
 
 
-def test_held_out_images_follow_their_manifest(tmp_path):
+def test_held_out_images_follow_their_manifest(cache, tmp_path):
     one, other = tmp_path / "one.parquet", tmp_path / "other.parquet"
-    table = pq.read_table(Glyphs(classes=2, per_class=20, test_per_class=5).prepare(tmp_path))
+    table = pq.read_table(Glyphs(classes=2, per_class=20, test_per_class=5).prepare(cache))
     pq.write_table(table, one)
     pq.write_table(table.slice(0, 20), other)
-    assert len(pq.read_table(held_out(one))) > len(pq.read_table(held_out(other)))  # side by side
-    before = len(pq.read_table(held_out(other)))
+    assert len(pq.read_table(hold_out(one))) > len(pq.read_table(hold_out(other)))  # side by side
+    before = len(pq.read_table(hold_out(other)))
     pq.write_table(table.slice(0, 10), other)
     os.utime(other, ns=(2**62, 2**62))
-    assert len(pq.read_table(held_out(other))) < before
+    assert len(pq.read_table(hold_out(other))) < before
 
 
 def test_the_paper_s_own_streams_have_a_regime_without_a_search(tmp_path):
@@ -271,7 +272,7 @@ def test_a_stream_at_another_size_is_a_study_of_its_own(tmp_path):
     own, larger = (RuledStudy(name, tmp_path, by_rule) for name in ("glyphs", "glyphs@micro"))
     for study in (larger, own):
         study.measure(suite, seeds=1)
-    assert [study.setup.title for study in studies(tmp_path)] == ["glyphs", "glyphs (micro)"]
+    assert [study.dataset.title for study in studies(tmp_path)] == ["glyphs", "glyphs (micro)"]
     cells = [study.cell(s.ER, Point(), 0) for study in (own, larger)]
     assert [cell.config.model for cell in cells] == [MODELS["nano"], MODELS["micro"]]
     assert [cell.config.training.batch for cell in cells] == [64, 16]
@@ -279,8 +280,8 @@ def test_a_stream_at_another_size_is_a_study_of_its_own(tmp_path):
 
 
 def test_a_stream_of_another_length_is_named_and_judged(tmp_path, monkeypatch):
-    few = replace(SETUPS["glyphs"], recipe=Recipe(recipe="class", time_steps=4, label_rate=0.02))
-    monkeypatch.setitem(SETUPS, "short", few)
+    few = replace(DATASETS["glyphs"], recipe=Recipe(recipe="class", time_steps=4, label_rate=0.02))
+    monkeypatch.setitem(DATASETS, "short", few)
     study = RuledStudy("short", tmp_path, by_rule)
     for name in ("curves", "stream-length"):
         study.measure(s.SUITES[name], seeds=1)
@@ -297,12 +298,12 @@ def test_missing_data_is_said_in_a_sentence(tmp_path):
         manifest_of("cifar100", tmp_path)
     with pytest.raises(UserError, match=r"--stream cloc: give its manifest"):
         manifest_of("cloc", None)
-    with pytest.raises(UserError, match=r"--stream cifar: no such setup; choose from cifar100"):
+    with pytest.raises(UserError, match=r"--stream cifar: no such dataset; choose from cifar100"):
         manifest_of("cifar", None)
 
 
 def test_a_stream_and_a_method_join_by_one_value_each(tmp_path, monkeypatch):
-    monkeypatch.setitem(SETUPS, "mine", replace(SETUPS["glyphs"], title="mine"))
+    monkeypatch.setitem(DATASETS, "mine", replace(DATASETS["glyphs"], title="mine"))
     suite = replace(s.SUITES["sampling"], arms=(*s.SUITES["sampling"].arms, Arm(title="ER small", method="er_ace")))
     measured = RuledStudy("mine", tmp_path, by_rule).measure(suite, seeds=1)
     assert [entry.arm.title for entry in measured] == ["ER uniform", "ER balanced", "ER small"]

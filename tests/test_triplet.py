@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dietcl.methods.pieces.triplet import batch_hard, push_apart
+from dietcl.methods.ccic import batch_hard, push_apart
 from helpers.reference_losses import plain_batch_hard
 
 

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pillow_heif
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from dietcl.streams import decode as decoding
 from dietcl.streams.decode import Unreadable, decode
-from dietcl.streams.filesystem import Place
-from dietcl.streams.image_reader import Gallery
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.image_reader import ImageReader
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
-from dietcl.streams.manifest_builder import Preparation
+from dietcl.streams.manifest_builder import ManifestBuilder
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.sources.registry import Prepared, Reader, prepare
 from dietcl.streams.verify import find_problems
@@ -42,6 +44,13 @@ def encoded(kind: str, image: Image.Image | None = None, **options: Any) -> byte
     """The bytes of a picture."""
     data = io.BytesIO()
     (image or quarters()).save(data, kind, **options)
+    return data.getvalue()
+
+
+def heic() -> bytes:
+    """The bytes of a picture as phones write it; Pillow itself has no such format."""
+    data = io.BytesIO()
+    pillow_heif.from_pillow(quarters()).save(data, quality=95)
     return data.getvalue()
 
 
@@ -94,10 +103,10 @@ BROKEN: Mapping[str, tuple[bytes, str]] = {
     "cut.gif": (encoded("GIF")[:40], "not a readable image"),
     "cut.tif": (encoded("TIFF")[:200], "not a readable image"),
     "empty.jpg": (b"", "the file is empty"),
-    "text.jpg": (b"These are words.\n" * 20, "not a readable image (of no format that is known)"),
-    "page.png": (b"<html><body>404 Not Found</body></html>", "not a readable image (of no format that is known)"),
-    "zeros.jpg": (bytes(5000), "not a readable image (of no format that is known)"),
-    "script.jpg": (encoded("EPS"), "not a readable image (of no format that is known)"),
+    "text.jpg": (b"These are words.\n" * 20, "not a readable image (unknown format)"),
+    "page.png": (b"<html><body>404 Not Found</body></html>", "not a readable image (unknown format)"),
+    "zeros.jpg": (bytes(5000), "not a readable image (unknown format)"),
+    "script.jpg": (encoded("EPS"), "not a readable image (unknown format)"),
     "bomb.png": (png_header(40_000, 40_000), "too large to be decoded ("),
     "bomb.jpg": (jpeg_header(40_000, 40_000), "too large to be decoded (40000 x 40000 pixels"),
 }
@@ -133,9 +142,18 @@ def readable() -> dict[str, tuple[bytes, int]]:
         "color.tif": (encoded("TIFF", compression="tiff_lzw"), 0),
         "float.tif": (encoded("TIFF", picture.convert("L").convert("F")), 1),
         "plain.bmp": (encoded("BMP"), 0),
+        "plain.avif": (encoded("AVIF", quality=95), 16),
+        "plain.heic": (heic(), 16),
         "plain.ppm": (encoded("PPM"), 0),
         "trailing.jpg": (encoded("JPEG", quality=95) + b"more bytes" * 100, 12),
     }
+
+
+def test_a_heic_image_without_the_plugin_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "register_heif_opener", None)
+    monkeypatch.setattr(decoding, "formats", decoding.formats.__wrapped__)  # without its cache
+    with pytest.raises(Unreadable, match=r"HEIC image needs a plugin, which pip install 'dietcl\[heic\]' installs"):
+        decode(heic(), 8)
 
 
 def expected_colors(name: str) -> list[tuple[int, ...]]:
@@ -176,11 +194,11 @@ class Listed:
     columns: Mapping[str, Any]
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
+    def fits(place: FileRoot, name: str) -> bool:
         """Never by itself."""
         return False
 
-    def read(self, name: str, rows: Preparation) -> None:
+    def read(self, name: str, rows: ManifestBuilder) -> None:
         """Hand over the columns as they are."""
         file = self.columns["file"]
         rows.refer(**{"row": range(1, 1 + len(file)), "listed_in": "list.csv", **self.columns})
@@ -403,6 +421,6 @@ def test_rows_of_packs_are_checked_too(tmp_path: Path) -> None:
     assert found[1] == "the pack holds fewer images (2)"
     assert found[3].startswith("the pack does not hold uint8 squares, ")
     assert "float64 (1, 8, 8)" in found[3]
-    images = Gallery(index)
+    images = ImageReader(index)
     assert corners(images.pixels(0, 8)) == list(COLORS)
     assert images.pixels(2, 8).shape == (8, 8, 3)

@@ -19,8 +19,8 @@ from benchmarks.formats.stores import read_all, storage
 from benchmarks.formats.workers import floats, threads
 from benchmarks.photos import write_photos
 from dietcl.streams.index import open_manifest
+from dietcl.streams.options import Packing
 from dietcl.streams.packer import pack
-from dietcl.streams.packing import Packing
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.sources.registry import prepare
 

@@ -18,8 +18,8 @@ from benchmarks.figure import Figure
 from benchmarks.formats.race import AT_ONCE, SIDE, Race, Work, each
 from dietcl.streams.decode import Pixels, decode
 from dietcl.streams.index import open_manifest
+from dietcl.streams.options import Packing
 from dietcl.streams.packer import encode, pack, shrink
-from dietcl.streams.packing import Packing
 from dietcl.streams.storage import Storage
 
 

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
 from benchmarks.formats.race import AT_ONCE, Format, Race, Reader, optional
-from dietcl.streams.image_reader import Gallery
+from dietcl.streams.image_reader import ImageReader
+from dietcl.streams.image_writer import ShardWriter, member_name
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Facts, Writer
-from dietcl.streams.shards import ShardWriter, member_name
 
 OURS = "our shards"
 RECORD_BATCH = 1024  # images of a record batch in the Arrow file
@@ -30,7 +30,7 @@ BUFFER = 1000  # images in WebDataset's shuffle buffer
 
 def read_all(index: Index) -> list[bytes]:
     """Return every encoded image of a pack."""
-    read = _reading(Gallery(index))
+    read = _reading(ImageReader(index))
     return [read(row) for row in range(len(index))]
 
 
@@ -147,13 +147,13 @@ def _write_ours(folder: Path, contents: list[bytes]) -> None:
 
 
 def _open_ours(folder: Path) -> Reader:
-    one = _reading(Gallery(open_manifest(folder / "manifest.parquet")))
+    one = _reading(ImageReader(open_manifest(folder / "manifest.parquet")))
     return Reader(one, _one_by_one(one))
 
 
-def _reading(gallery: Gallery) -> Callable[[int], bytes]:
+def _reading(gallery: ImageReader) -> Callable[[int], bytes]:
     """Return how a gallery gets at the bytes of a row."""
-    return lambda row: gallery.place.read(gallery.file(row), *gallery.bounds(row))
+    return lambda row: gallery.file_root.read(gallery.file(row), *gallery.bounds(row))
 
 
 def _one_by_one(one: Callable[[int], bytes]) -> Callable[[npt.NDArray[np.int64]], list[bytes]]:

@@ -18,9 +18,9 @@ from PIL import Image
 
 from benchmarks.figure import Figure
 from benchmarks.formats.race import AT_ONCE, SIDE, Race, each
-from dietcl.models.presets import MEAN, STD
 from dietcl.streams.augment import normalize
 from dietcl.streams.decode import decode
+from dietcl.streams.options import MEAN, STD
 from dietcl.streams.storage import spread
 
 _files: list[bytes] = []  # what a worker process decodes

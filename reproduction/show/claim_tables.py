@@ -18,13 +18,13 @@ def claim_sheet(studies: Sequence[Study]) -> Sheet:
         (claim.text, claim.paper, claim.suite, *(_cell(claim, study) for study in studies)) for claim in CLAIMS
     )
     title = f"Differences in points, paired by seed, with 95 % intervals; of several, the deciding one. {_TERMS}"
-    return Sheet(title, ("claim", "in the paper", "suite", *(study.setup.title for study in studies)), rows)
+    return Sheet(title, ("claim", "in the paper", "suite", *(study.dataset.title for study in studies)), rows)
 
 
 def verdict_sheet(studies: Sequence[Study]) -> Sheet:
     """Return the bare verdicts by stream, for a narrow place."""
     rows = tuple((claim.text, *(_verdict(claim, study) for study in studies)) for claim in CLAIMS)
-    return Sheet("The paper's claims on each stream", ("claim", *(study.setup.title for study in studies)), rows)
+    return Sheet("The paper's claims on each stream", ("claim", *(study.dataset.title for study in studies)), rows)
 
 
 def tally_sheet(studies: Sequence[Study]) -> Sheet:
@@ -32,7 +32,7 @@ def tally_sheet(studies: Sequence[Study]) -> Sheet:
     rows = []
     for study in studies:
         found = Counter(_verdict(claim, study) for claim in CLAIMS)
-        rows.append((study.setup.title, *(str(found[verdict]) for verdict in _VERDICTS)))
+        rows.append((study.dataset.title, *(str(found[verdict]) for verdict in _VERDICTS)))
     return Sheet(f"How many of {len(CLAIMS)} claims got which verdict.", ("stream", *_VERDICTS), tuple(rows))
 
 
@@ -42,7 +42,7 @@ def suite_claims(study: Study, name: str) -> list[Sheet]:
     for claim in (claim for claim in CLAIMS if claim.suite == name):
         contrasts = contrasts_of(claim, study)
         measured = [contrast for contrast in contrasts if contrast.values]
-        reason = claim.untestable(study.setup)
+        reason = claim.untestable(study.dataset)
         if measured:
             missing = len(contrasts) - len(measured)
             verdict = f"cannot be tested: {reason}" if reason else judge(contrasts)
@@ -68,7 +68,7 @@ def _deciding(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
 def _verdict(claim: Claim, study: Study) -> str:
     contrasts = contrasts_of(claim, study)
-    if claim.untestable(study.setup):
+    if claim.untestable(study.dataset):
         return "cannot be tested"
     return judge(contrasts) if any(contrast.values for contrast in contrasts) else "not run"
 
@@ -78,7 +78,7 @@ def _cell(claim: Claim, study: Study) -> str:
     if verdict == "not run":
         return verdict
     if verdict == "cannot be tested":
-        return f"{verdict} ({claim.untestable(study.setup)})"
+        return f"{verdict} ({claim.untestable(study.dataset)})"
     measured = [contrast for contrast in contrasts if contrast.values]
     hold, missing = sum(each.verdict == "holds" for each in measured), len(contrasts) - len(measured)
     if missing and hold == len(measured):

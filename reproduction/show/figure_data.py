@@ -1,4 +1,4 @@
-"""What the figure of a suite shows: its runs at this setup's size, as numbers and in words."""
+"""What the figure of a suite shows: its runs at this dataset's size, as numbers and in words."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Shown:
+class FigureData:
     """Runs by arm and point, and the words around their figure."""
 
     measured: tuple[Measured, ...]

@@ -9,7 +9,7 @@ import numpy as np
 from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
 from reproduction.measures import final, pooled, solved
 from reproduction.show import line_plots
-from reproduction.show.figure_data import Shown, known_mean, percent, spread_text
+from reproduction.show.figure_data import FigureData, known_mean, percent, spread_text
 from reproduction.show.plot_style import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
 from reproduction.show.scale import Scale
 from reproduction.show.tables import flops_by_purpose
@@ -45,13 +45,13 @@ def draw(suite: Suite, measured: Sequence[Measured], scale: Scale, title: str) -
     """Draw what a suite measured."""
     import matplotlib
 
-    view = Shown(tuple(measured), scale, title)
+    view = FigureData(tuple(measured), scale, title)
     with matplotlib.rc_context(MATPLOTLIB):
         figure: Figure = _VIEWS[suite.view](view)
         return figure
 
 
-def _table(view: Shown) -> Any:
+def _table(view: FigureData) -> Any:
     rows = list(_ordered(view.measured))
     items = [(place, row) for place, row in enumerate(rows) if isinstance(row, Measured)]
     headings = [place for place, row in enumerate(rows) if isinstance(row, str)]
@@ -80,7 +80,7 @@ def _ordered(measured: Sequence[Measured]) -> Iterator[Measured | str]:
         yield from sorted(own, key=lambda item: -float(known_mean(percent(item, final))))
 
 
-def _heads(view: Shown) -> Any:
+def _heads(view: FigureData) -> Any:
     rows = sorted(view.measured, key=lambda item: -float(known_mean(percent(item, solved))))
     height = 2.3 + 0.42 * len(rows)
     seeds = "large dots: means over seeds; small dots: single seeds; at the right: mean ± standard deviation in %"
@@ -101,7 +101,7 @@ def _heads(view: Shown) -> Any:
     return figure
 
 
-def _spending(view: Shown) -> Any:
+def _spending(view: FigureData) -> Any:
     rows = [item for item in view.measured if flops_by_purpose(item)]
     height = 2.5 + 0.3 * len(rows)
     notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts, at most")
@@ -152,7 +152,7 @@ def _unit(largest: float) -> tuple[float, str]:
     return 10.0 ** (3 * power), ("", "K", "M", "G", "T", "P", "E")[power]
 
 
-_VIEWS: dict[View, Callable[[Shown], Any]] = {
+_VIEWS: dict[View, Callable[[FigureData], Any]] = {
     "table": _table,
     "curves": line_plots.curves,
     "lines": line_plots.lines,

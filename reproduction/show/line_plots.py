@@ -9,7 +9,7 @@ import numpy as np
 from dietcl.report.style import PATTERNS, QUIET
 from reproduction.measures import after, average, final, unevenness
 from reproduction.run_cache import Result
-from reproduction.show.figure_data import Floats, Shown, along, known_mean, known_spread, percent
+from reproduction.show.figure_data import FigureData, Floats, along, known_mean, known_spread, percent
 from reproduction.show.plot_style import (
     BARS,
     End,
@@ -36,7 +36,7 @@ CLOSE = 0.15
 # Along the stream.
 
 
-def curves(view: Shown) -> Any:
+def curves(view: FigureData) -> Any:
     """Draw accuracy along the stream in two panels, as supervision divides the methods; DietCL is in both."""
     groups = {
         "Supervised methods and frozen encoders": ("supervised", "frozen encoder"),
@@ -58,7 +58,7 @@ def curves(view: Shown) -> Any:
     return figure
 
 
-def _levels(view: Shown) -> tuple[str, ...]:
+def _levels(view: FigureData) -> tuple[str, ...]:
     alone = [item.arm.title for item in view.measured if item.arm.group == "reference"]
     return (f"{', '.join(alone)} learns all time steps at once and has no value before the last",) if alone else ()
 
@@ -86,7 +86,7 @@ def _stream_axes(axes: Any, title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
-def panels(view: Shown) -> Any:
+def panels(view: FigureData) -> Any:
     """Draw accuracy along the stream in a panel for each point."""
     points = view.points()
     notes = (FAINT, "box: DietCL's A, the mean of A(t) over the stream")
@@ -111,7 +111,7 @@ def _box(axes: Any, items: Sequence[Measured]) -> None:
         axes.text(0.97, 0.97, f"A = {level:.1f} %", fontsize=9, bbox=frame, **where)
 
 
-def stages(view: Shown) -> Any:
+def stages(view: FigureData) -> Any:
     """Draw accuracy on new classes and on all seen ones, along the stream."""
     titles: dict[str, Callable[[Result], Any]] = {
         "New classes, of the time step just learned": lambda result: result.summary.current,
@@ -127,7 +127,7 @@ def stages(view: Shown) -> Any:
     return figure
 
 
-def origins(view: Shown) -> Any:
+def origins(view: FigureData) -> Any:
     """Draw accuracy after the last time step by time step of origin."""
     notes = (
         f"{MEANS}; bands: one standard deviation",
@@ -152,7 +152,7 @@ def origins(view: Shown) -> Any:
 # By budget and by threshold.
 
 
-def lines(view: Shown) -> Any:
+def lines(view: FigureData) -> Any:
     """Draw accuracy after the last time step, and its mean along the stream, by budget."""
     small = view.small(BARS, "dotted: S*, the paper's 400", "at the right: percent at the largest budget, method")
     figure, (row,) = canvas((12.5, 5), view.title, small, 1, 2)
@@ -176,7 +176,7 @@ def lines(view: Shown) -> Any:
     return figure
 
 
-def _ticks(axes: Any, view: Shown, updates: Sequence[int]) -> None:
+def _ticks(axes: Any, view: FigureData, updates: Sequence[int]) -> None:
     from matplotlib.ticker import NullLocator
 
     axes.xaxis.set_minor_locator(NullLocator())
@@ -188,7 +188,7 @@ def _ticks(axes: Any, view: Shown, updates: Sequence[int]) -> None:
     axes.set_xticks(places, labels, fontsize=9)
 
 
-def thresholds(view: Shown) -> Any:
+def thresholds(view: FigureData) -> Any:
     """Draw accuracy after few time steps by DietCL's threshold."""
     notes = (
         "B: updates of the joint phase of new, remembered and unlabeled images; the rest goes to remembered ones",
@@ -220,7 +220,7 @@ def _ring(axes: Any, x: Floats, means: Floats, color: Any, t: int) -> None:
 # Within a time step.
 
 
-def gap(view: Shown) -> Any:
+def gap(view: FigureData) -> Any:
     """Draw loss and accuracy within the third time step by time step of origin."""
     items = [item for item in view.measured if any(map(_within, item.results))]
     small = view.small(FAINT, "a line for each time step of origin of the test images")

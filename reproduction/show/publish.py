@@ -4,14 +4,13 @@ import base64
 import io
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from dietcl import __version__
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
-from dietcl.report.style import MATPLOTLIB
+from dietcl.report.style import MATPLOTLIB, page_css
 from reproduction.measures import average, current, final, old, pooled, solved
 from reproduction.show.claim_tables import suite_claims
 from reproduction.show.figures import draw
@@ -33,7 +32,7 @@ _MEASURES = {
 
 def scale_of(study: Study) -> Scale:
     """Return how the paper's numbers become those of a study."""
-    recipe = study.setup.recipe
+    recipe = study.dataset.recipe
     return Scale(
         updates=study.budget / PAPER_UPDATES,
         label_rate=recipe.label_rate / PAPER_RATE,
@@ -71,7 +70,7 @@ def markdown(study: Study, name: str, suite: Suite, measured: Sequence[Measured]
 
 
 def _heading(study: Study, suite: Suite) -> str:
-    return f"{study.setup.title}: {suite.title[0].lower()}{suite.title[1:]}"
+    return f"{study.dataset.title}: {suite.title[0].lower()}{suite.title[1:]}"
 
 
 def _write(path: Path, text: str) -> None:
@@ -79,10 +78,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _command(study: Study, name: str, suite: Suite, measured: Sequence[Measured]) -> str:
-    command = f"dietcl reproduce {name} --stream {study.name}"
-    if study.setup.pack:
+    command = f"python -m reproduction {name} --stream {study.name}"
+    if study.dataset.pack:
         command += " --data FOLDER"
-    elif study.setup.reader is None:
+    elif study.dataset.reader is None:
         command += " --data MANIFEST.parquet"
     if len(suite.arms) < len(SUITES[name].arms):
         command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
@@ -132,7 +131,7 @@ def _pictures(suite: Suite, measured: Sequence[Measured], scale: Scale, heading:
 
 
 def _page(command: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pictures: dict[str, bytes]) -> str:
-    style = files("dietcl.report").joinpath("page.css").read_text("utf-8")
+    style = page_css()
     data = base64.b64encode(pictures["svg"]).decode()
     image = f'<img alt="{escape(suite.question)}" src="data:image/svg+xml;base64,{data}" style="width: 100%">'
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

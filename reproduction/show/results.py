@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dietcl.errors import UserError
-from reproduction.datasets import AT, SETUPS
+from dietcl import UserError
+from reproduction.datasets import AT, DATASETS
 from reproduction.show.claim_tables import claim_sheet, tally_sheet
 from reproduction.show.publish import scale_of
 from reproduction.show.table_formats import put_between
@@ -16,9 +16,9 @@ SHOWN = ("table1", "regimes")
 
 
 def studies(out: Path) -> list[Study]:
-    """Return the studies that have counts in a folder, in the order of the setups, each setup's own size first."""
+    """Return the studies that have counts in a folder, in the order of the datasets, each dataset's own size first."""
     found = sorted(path.parent.name for path in out.glob("*/cells.jsonl"))
-    own = [Study(name, out) for setup in SETUPS for name in found if name.partition(AT)[0] == setup]
+    own = [Study(name, out) for dataset in DATASETS for name in found if name.partition(AT)[0] == dataset]
     for study in own:
         try:
             study.budget  # noqa: B018 (it rests on the search)
@@ -66,7 +66,7 @@ def stream_text(study: Study, out: Path) -> str:
 
 
 def _regime(study: Study) -> str:
-    if study.setup.updates is not None:
+    if study.dataset.updates is not None:
         return f"S = {study.budget} updates of {study.batch} images, as in the paper.\n"
     peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
     limit = ", where the search ends, though Replay still gains" if study.still_gains else ""

@@ -1,4 +1,4 @@
-"""How the paper's numbers become those of a setup."""
+"""How the paper's numbers become those of a dataset."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from reproduction.suites import Point, Suite, scaled
 
 @dataclass(frozen=True)
 class Scale:
-    """How a setup's updates, label rates and time steps compare to those of the paper."""
+    """How a dataset's updates, label rates and time steps compare to those of the paper."""
 
     updates: float
-    """Of this setup per update of the paper."""
+    """Of this dataset per update of the paper."""
     label_rate: float
-    """Of this setup over the paper's."""
+    """Of this dataset over the paper's."""
     time_steps: float
-    """Of this setup per time step of the paper."""
+    """Of this dataset per time step of the paper."""
     batch: int
     """Images of an update."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from dietcl.errors import UserError
+from dietcl import UserError
 from dietcl.files import write_bytes
 
 

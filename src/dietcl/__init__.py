@@ -1,3 +1,93 @@
 """Continual learning from sparsely labeled streams under a computation budget."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dietcl.api import (
+        Comparison,
+        Run,
+        StreamInfo,
+        compare,
+        load,
+        manifest_hash,
+        open_run,
+        open_stream,
+        prepare,
+        reader,
+        train,
+        train_config,
+        weights_identity,
+    )
+    from dietcl.config import PRESETS, RunConfig, Training
+    from dietcl.config_builder import build_config
+    from dietcl.errors import NotFinite, Stopped, UserError
+    from dietcl.methods import describe as methods
+    from dietcl.methods import register_method
+    from dietcl.methods.base import Method
+    from dietcl.model import Model, Prediction
+    from dietcl.solved_head import solved_head_accuracy
+    from dietcl.streams.holdout import hold_out
+    from dietcl.streams.options import Recipe
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "dietcl.api": (
+        *("Comparison", "Run", "StreamInfo", "compare", "load", "manifest_hash", "open_run", "open_stream"),
+        *("prepare", "reader", "train", "train_config", "weights_identity"),
+    ),
+    "dietcl.config": ("PRESETS", "RunConfig", "Training"),
+    "dietcl.config_builder": ("build_config",),
+    "dietcl.errors": ("NotFinite", "Stopped", "UserError"),
+    "dietcl.methods": ("register_method",),
+    "dietcl.methods.base": ("Method",),
+    "dietcl.model": ("Model", "Prediction"),
+    "dietcl.solved_head": ("solved_head_accuracy",),
+    "dietcl.streams.holdout": ("hold_out",),
+    "dietcl.streams.options": ("Recipe",),
+}
+__all__ = [
+    "PRESETS",
+    "Comparison",
+    "Method",
+    "Model",
+    "NotFinite",
+    "Prediction",
+    "Recipe",
+    "Run",
+    "RunConfig",
+    "Stopped",
+    "StreamInfo",
+    "Training",
+    "UserError",
+    "build_config",
+    "compare",
+    "hold_out",
+    "load",
+    "manifest_hash",
+    "methods",
+    "open_run",
+    "open_stream",
+    "prepare",
+    "reader",
+    "register_method",
+    "solved_head_accuracy",
+    "train",
+    "train_config",
+    "weights_identity",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for when it is: `import dietcl` alone must not take the time to load torch."""
+    if name == "methods":
+        return import_module("dietcl.methods")  # which can be called
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'dietcl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

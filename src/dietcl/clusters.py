@@ -16,14 +16,15 @@ from typing import Any, Literal
 
 from dietcl.errors import Stopped, UserError, reason
 from dietcl.files import default_cache
-from dietcl.process_pool import Item, Outcome, Progress, Value, Work, attempt, in_processes, is_restarted, use_threads
+from dietcl.launch import cores, is_restarted
+from dietcl.process_pool import Item, Outcome, Progress, Value, Work, attempt, in_processes, use_threads
 from dietcl.signals import STOPPED
 
 On = Literal["local", "slurm", "ray"]
 # Tells how far an item is from what lies in the shared folders: no pipe leads to another machine.
-Reach = Callable[[Item], float]
+ProgressOf = Callable[[Item], float]
 # Does the work on every item, reports how far each is, and yields what became of them.
-Carrier = Callable[..., Iterator[Outcome[Any]]]
+WorkPool = Callable[..., Iterator[Outcome[Any]]]
 
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
     "slurm": {
@@ -66,28 +67,28 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
     return found
 
 
-def carrier(
+def work_pool(
     on: On,
     cluster: str,
     jobs: int | None,
     *,
     folder: Path,
-    local_jobs: int,
-    reach: Reach[Item],
-    say: Callable[[str], None],
+    local_jobs: int | None = None,
+    progress_of: ProgressOf[Item],
+    notify: Callable[[str], None],
     again: Work[Item, Value] | None = None,
-) -> Carrier:
-    """Return what does work on many items where it is wanted; what is missing there is said before anything starts.
+) -> WorkPool:
+    """Return a pool that does work on many items on this machine, SLURM or Ray; refuses at once what is not installed.
 
     Jobs of SLURM keep their files in the folder; without --jobs there are as many at a time as are told for here.
     """
     given = cluster_options(on, cluster)
     if on == "slurm":
-        return partial(on_slurm, executor=slurm_executor(folder, given, jobs), reach=reach, again=again)
+        return partial(on_slurm, executor=slurm_executor(folder, given, jobs), progress_of=progress_of, again=again)
     if on == "ray":
         need("ray", "ray")
-        return partial(on_ray, options=given, jobs=jobs, reach=reach, say=say)
-    return partial(in_processes, jobs=jobs or local_jobs)
+        return partial(on_ray, options=given, jobs=jobs, progress_of=progress_of, notify=notify)
+    return partial(in_processes, jobs=jobs or local_jobs or cores())
 
 
 def need(package: Literal["submitit", "ray"], on: On) -> Any:
@@ -119,7 +120,7 @@ def on_slurm(
     progress: Progress,
     *,
     executor: Any,
-    reach: Reach[Item],
+    progress_of: ProgressOf[Item],
     again: Work[Item, Value] | None = None,
 ) -> Iterator[Outcome[Value]]:
     """Do the work on every item in a job of its own, and yield what became of each as it ends.
@@ -136,7 +137,7 @@ def on_slurm(
     try:
         while jobs:
             for number, job in list(jobs.items()):
-                progress(number, reach(items[number]))
+                progress(number, progress_of(items[number]))
                 if job.done():
                     age = time.monotonic() - ended.setdefault(number, time.monotonic())
                     if job.paths.result_pickle.exists() or age > _LATE:
@@ -155,8 +156,8 @@ def on_ray(
     *,
     options: Mapping[str, Any],
     jobs: int | None,
-    reach: Reach[Item],
-    say: Callable[[str], None],
+    progress_of: ProgressOf[Item],
+    notify: Callable[[str], None],
 ) -> Iterator[Outcome[Value]]:
     """Do the work on every item in a task of its own, so many or all at a time, and yield what became of each."""
     ray = need("ray", "ray")
@@ -166,7 +167,7 @@ def on_ray(
     cpus, gpus = options.get("num_cpus", 1), options.get("num_gpus", 0.0)
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
-        say(f"no machine of Ray has num_cpus={cpus} and num_gpus={gpus:g}; the runs wait for one that has")
+        notify(f"no machine of Ray has num_cpus={cpus} and num_gpus={gpus:g}; the runs wait for one that has")
     # Not tried again, as it might be the run that takes the machine's memory; the same command goes on with it.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_call)
     waiting = [_Job(number, item, work, work, cpus) for number, item in enumerate(items)][::-1]
@@ -177,7 +178,7 @@ def on_ray(
                 job = waiting.pop()
                 tasks[task.remote(job)] = job.number
             for number in tasks.values():
-                progress(number, reach(items[number]))
+                progress(number, progress_of(items[number]))
             for ended in ray.wait(list(tasks), timeout=_SECONDS)[0]:
                 number = tasks.pop(ended)
                 try:

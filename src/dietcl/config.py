@@ -3,97 +3,77 @@
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from dietcl.budget.budget import Budget
+from dietcl.checked_options import CheckedOptions, FromZero, Valid
 from dietcl.errors import UserError
+from dietcl.methods.method_options import Options
 from dietcl.models.presets import MODELS, ModelConfig
-from dietcl.streams.augmentation import Augmentation
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Augmentation, Recipe
 
-MOST_LR = 100  # far above any use; without a bound the optimizer's own arithmetic overflows
+# Far above any use; without a bound the optimizer's own arithmetic overflows.
+LearningRate = Annotated[float, Valid(lambda value: 0 < value <= 100, "give a number above 0, at most 100")]
+Beta = Annotated[float, Valid(lambda value: 0 <= value < 1, "give a number from 0 to below 1")]
+FromOne = Annotated[int, Valid(lambda value: value >= 1, "give a whole number from 1")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(CheckedOptions):
     """The recipe shared by all methods; the defaults are the paper's."""
 
     batch: int = 1024
     """Images per update."""
     micro_batch: int = 256
     """Images per micro-batch; an update is the mean of batch / micro-batch of them."""
-    lr: float = 4e-4
+    lr: LearningRate = 4e-4
     """Peak learning rate of the encoder and the decoder (the paper's 1e-4 per 256 images)."""
-    head_lr: float = 4e-4
+    head_lr: LearningRate = 4e-4
     """Peak learning rate of the head."""
-    lr_floor: float = 5e-5
+    lr_floor: FromZero = 5e-5
     """Learning rate at the end of a phase's cosine (at most half the peak)."""
-    layer_decay: float = 0.65
+    layer_decay: Annotated[float, Valid(lambda x: 0 < x <= 1, "give a number above 0, at most 1")] = 0.65
     """Factor on the learning rate per block, from the last block down (1: the same for all)."""
-    weight_decay: float = 0.05
+    weight_decay: FromZero = 0.05
     """AdamW's weight decay (not on biases, norms, the class token and position tables)."""
-    beta1: float = 0.9
+    beta1: Beta = 0.9
     """AdamW's first beta."""
-    beta2: float = 0.95
+    beta2: Beta = 0.95
     """AdamW's second beta."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch < 1 or self.micro_batch < 1 or self.batch % self.micro_batch:
             raise UserError(
                 f"--batch {self.batch} --micro-batch {self.micro_batch}: "
                 "the batch must be a multiple of the micro-batch"
             )
-        for option, most in (("lr", MOST_LR), ("head_lr", MOST_LR), ("layer_decay", 1)):
-            if not 0 < getattr(self, option) <= most:
-                name = option.replace("_", "-")
-                raise UserError(f"--{name} {getattr(self, option)}: give a number above 0, at most {most}")
-        for option in ("lr_floor", "weight_decay"):
-            if not 0 <= getattr(self, option) < math.inf:
-                raise UserError(f"--{option.replace('_', '-')} {getattr(self, option)}: give a number from 0")
-        for option in ("beta1", "beta2"):
-            if not 0 <= getattr(self, option) < 1:
-                raise UserError(f"--{option} {getattr(self, option)}: give a number from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining:
+class Pretraining(CheckedOptions):
     """How long and how fast to pre-train."""
 
-    updates: int = 2000
+    updates: FromOne = 2000
     """Number of updates."""
-    batch: int = 128
+    batch: FromOne = 128
     """Images per update."""
-    lr: float = 2e-3
+    lr: LearningRate = 2e-3
     """Peak learning rate, reached after the warm-up and led to 0 by a cosine."""
-    warmup: float = 0.05
+    warmup: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 to below 1")] = 0.05
     """Share of the updates that the warm-up takes."""
-    weight_decay: float = 0.05
+    weight_decay: FromZero = 0.05
     """AdamW's weight decay."""
-    crop: float = 0.2
+    crop: Annotated[float, Valid(lambda x: 0 < x <= 1, "give a share of the area above 0, at most 1")] = 0.2
     """Smallest share of the image's area that a random crop keeps."""
     flip: bool = True
     """Mirror half of the images."""
-    checkpoint_every: int = 200
+    checkpoint_every: FromOne = 200
     """Updates between checkpoints."""
     seed: int = 0
     """Seed of the initial weights, the draws and the masks."""
-
-    def __post_init__(self) -> None:
-        for option in ("updates", "batch", "checkpoint_every"):
-            if getattr(self, option) < 1:
-                name = option.replace("_", "-")
-                raise UserError(f"--{name} {getattr(self, option)}: give a whole number from 1")
-        if not 0 < self.lr <= MOST_LR:
-            raise UserError(f"--lr {self.lr}: give a number above 0, at most {MOST_LR}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise UserError(f"--weight-decay {self.weight_decay}: give a number from 0")
-        if not 0 <= self.warmup < 1:
-            raise UserError(f"--warmup {self.warmup}: give a share from 0 to below 1")
-        if not 0 < self.crop <= 1:
-            raise UserError(f"--crop {self.crop}: give a share of the area above 0, at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +155,7 @@ class RunConfig:
     """Everything that decides what a run computes."""
 
     method: str
-    method_config: Any
+    method_config: Options
     stream: str
     """Name of a built-in stream, or the path of a manifest."""
     source: Any

@@ -1,4 +1,4 @@
-"""Where what can be made again is kept, and writing that never leaves half a file."""
+"""Atomic writes, folders with one writer, scratch folders and the cache folder."""
 
 import errno
 import hashlib
@@ -13,35 +13,33 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dietcl.errors import UserError, reason
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_dir
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
+from dietcl.errors import UserError, reason
 
 if TYPE_CHECKING:
     import numpy as np
 
-# What a folder of prepared images holds.
+# Files of a folder of prepared images.
 MANIFEST, IMAGES = "manifest.parquet", "images.npy"
 LOCK = ".lock"
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_WAY = {errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 
 
 def default_cache() -> Path:
-    """Return the folder for what can be made again: $DIETCL_CACHE, or ~/.cache/dietcl."""
-    return Path(os.environ.get("DIETCL_CACHE") or Path.home() / ".cache" / "dietcl").expanduser()
+    """Return the cache folder: $DIETCL_CACHE, or the user's cache folder of the system (~/.cache/dietcl on Linux)."""
+    return Path(os.environ.get("DIETCL_CACHE") or user_cache_dir("dietcl", appauthor=False)).expanduser()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON beside its place and rename it there."""
+    """Write JSON atomically."""
     write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file beside its place, sync it and rename it there; a full disk gets its room back."""
+    """Write a file atomically: under a temporary name, synced, then renamed; a failed write leaves nothing behind."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with partial.open("wb") as file:
@@ -56,7 +54,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
-    """Write named arrays as a compressed .npz, beside its place first."""
+    """Write named arrays atomically as a compressed .npz."""
     import numpy as np
 
     stream = io.BytesIO()
@@ -65,8 +63,8 @@ def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names of a folder's files outlive a loss of power, where the system knows how."""
-    with suppress(OSError, AttributeError):  # some file systems do not
+    """Sync a folder's entries, so that renames survive a loss of power; not every system can."""
+    with suppress(OSError, AttributeError):
         descriptor = os.open(folder, os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -74,35 +72,12 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-@contextmanager
-def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Be the only process that writes a folder; the lock ends with the process, in whatever way that ends."""
-    if fcntl is None:
-        yield
-        return
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise UserError(
-                f"{folder}: {holder} is at work in it; wait for its end, stop it, or choose another --out"
-            ) from None
-        except OSError as error:
-            say(f"{folder}: cannot be locked ({reason(error)}), so make sure that no other process works in it")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
-
-
 def make_folder(path: Path, advice: str = "choose another --out") -> Path:
-    """Make a folder and those above it, or say why that cannot be and what to do."""
+    """Create a folder and its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be made a folder ({error.strerror}); {advice}") from None
+        raise UserError(f"{path}: cannot be created ({error.strerror}); {advice}") from None
     return path
 
 
@@ -113,30 +88,58 @@ def digest(path: Path) -> str:
 
 
 @contextmanager
-def room(folder: Path) -> Iterator[None]:
-    """Turn a disk that is full or refuses what is written into a sentence."""
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into a UserError."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM | _NO_WAY:
+        if error.errno not in _DISK_FULL | _NOT_WRITABLE:
             raise
-        advice = "make room" if error.errno in _NO_ROOM else "make it writable"
+        advice = "free some space" if error.errno in _DISK_FULL else "make it writable"
         raise UserError(
-            f"{error.filename or folder}: cannot be written ({reason(error)}); {advice} and give the same command "
-            "again, it goes on from the last checkpoint"
+            f"{error.filename or folder}: cannot be written ({reason(error)}); {advice} and repeat the same command: "
+            "it resumes from the last checkpoint"
         ) from None
 
 
 @contextmanager
-def scratch(place: Path) -> Iterator[Path]:
-    """Make a folder to work in, where its content will go; what killed processes left of theirs is removed."""
+def locked(folder: Path, warn: Callable[[str], None]) -> Iterator[None]:
+    """Hold a folder's lock, which the system releases when the process ends, however it ends."""
+    file = folder / LOCK
+    # Without locks in the file system, a marker file would outlive a killed process.
+    lock = FileLock(file, timeout=0, fallback_to_soft=False, preserve_lock_file=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{folder}: {_holder(file)} is writing to it; wait until it ends, stop it, or choose another --out"
+        ) from None
+    except OSError as error:
+        warn(f"{folder}: cannot be locked ({reason(error)}); make sure that no other process writes to it")
+    try:
+        with suppress(OSError):  # Windows lets nobody else read or write a locked file
+            file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _holder(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8").strip() or "another process"
+    return "another process"
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """Create a temporary folder in `parent`, and remove those that killed processes left there."""
     host = socket.gethostname()
-    for old in place.glob(f".scratch-{host}-*"):
+    for old in parent.glob(f".scratch-{host}-*"):
         process = old.name.split("-")[-2]
         if process.isdigit() and not _is_running(int(process)):
             shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(
-        dir=place, prefix=f".scratch-{host}-{os.getpid()}-", ignore_cleanup_errors=True
+        dir=parent, prefix=f".scratch-{host}-{os.getpid()}-", ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder)
 
@@ -147,5 +150,5 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # another user's process
     return True

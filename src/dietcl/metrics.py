@@ -11,8 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.plural import plural
+
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+FEW_TEST_IMAGES = 30  # below, an accuracy deserves a warning
+NEVER_REVEALED, NO_ANSWER = "never revealed", "no answer"
+"""What -1 stands for: a true class of which no label was revealed, and the answer of a model that knows no class."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,6 +26,7 @@ class Summary:
 
     time_steps: int
     learned: int  # the last time step after which was measured, counted from 1; 0: none
+    test_images: int  # on which was measured after it
 
     accuracy: Floats  # [T, T]
     accuracy_se: Floats  # [T, T], binomial
@@ -60,6 +66,14 @@ class Summary:
     forward_transfer: float  # accuracy on the next time step before learning it; a head without its classes scores 0
 
 
+def few_tests_warning(count: int) -> str | None:
+    """Return a sentence for people if an accuracy is measured on few test images."""
+    if not 0 < count < FEW_TEST_IMAGES:
+        return None
+    images = plural(count, "test image")
+    return f"only {images}: an accuracy measured on so few is a rough guess, and so is its standard error"
+
+
 def summarize(correct: npt.ArrayLike, count: npt.ArrayLike, loss_sum: npt.ArrayLike) -> Summary:
     """Compute every figure from correct[T, T], count[T, T] and loss_sum[T, T]; rows of zeros were never measured."""
     right, seen, losses = _checked(correct, count, loss_sum)
@@ -84,6 +98,7 @@ def summarize(correct: npt.ArrayLike, count: npt.ArrayLike, loss_sum: npt.ArrayL
     return Summary(
         time_steps=time_steps,
         learned=last + 1,
+        test_images=int(seen[last, : last + 1].sum()) if last >= 0 else 0,
         accuracy=accuracy,
         accuracy_se=np.sqrt(variance),
         accuracy_mean=mean,

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import dietcl
@@ -28,9 +29,19 @@ from dietcl.streams.stream import Stream
 # half of a run can be taken for another's.
 _OWN = (
     *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz"),
-    *("receipts.json", "samples.npz", "weights.safetensors", "figures", "report.html", "config.json"),
+    *(
+        "confusion.npz",
+        "receipts.json",
+        "samples.npz",
+        "model.safetensors",
+        "model.json",
+        "weights.safetensors",
+        "figures",
+        "report.html",
+        "config.json",
+    ),
 )
-_CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|samples\.npz|weights\.safetensors)\.\d+")
+_CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|confusion\.npz|samples\.npz|(model|weights)\.safetensors)\.\d+")
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
 _ROUNDING = ("device", "threads", "torch", "platform")
@@ -88,8 +99,11 @@ def sweep_up(folder: Path) -> None:
 
 
 def save_results(learner: Learner, folder: Path) -> None:
-    """Write the counts and the receipts so far."""
+    """Write the counts, those by class too, and the receipts so far."""
     write_arrays(folder / "counts.npz", vars(learner.counts))
+    if len(learner.class_counts.count):
+        names = {"classes": np.array(learner.stream.classes, np.str_)}
+        write_arrays(folder / "confusion.npz", vars(learner.class_counts) | names)
     write_json(folder / "receipts.json", learner.ledger.receipts())
 
 
@@ -115,15 +129,21 @@ def describe(learner: Learner, folder: Path) -> list[str]:
     return changed
 
 
-def kept_search(folder: Path) -> tuple[Found | None, Trials]:
+def kept_search(folder: Path, option: str) -> tuple[Found | None, Trials]:
     """Return the search that the folder's run was begun with, or the trials of an unfinished one, if it can be read."""
     try:
         saved = json.loads((folder / "search.json").read_text())
         if "trials" in saved:
             return None, {key: Trial(trial["score"], _items(trial)) for key, trial in saved["trials"].items()}
-        return Found(saved["threshold"], saved["scores"], _items(saved)), {}
+        return Found(saved[option], saved["scores"], _items(saved)), {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None, {}
+
+
+def keep_search(folder: Path, option: str, found: Found) -> None:
+    """Write down the result of a search, the value under the option's name."""
+    saved = asdict(found)
+    write_json(folder / "search.json", {option: saved.pop("value"), **saved})
 
 
 def keep_trials(folder: Path, trials: Trials) -> None:

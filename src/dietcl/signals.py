@@ -1,50 +1,24 @@
-"""When a run saves itself, and how it is asked to stop: by SIGTERM, Ctrl-C or a time limit, after its update."""
+"""How a run is asked to stop after its update: by SIGTERM, by Ctrl-C or by a time limit."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
-
-from dietcl.budget.budget import Budget
-from dietcl.errors import UserError
-
-if TYPE_CHECKING:
-    from dietcl.engine.distributed import World
+from typing import Protocol
 
 STOPPED = 75  # exit code of a run that saved itself: EX_TEMPFAIL of sysexits.h, "try again later"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saving:
-    """When a run is saved besides the end of every time step, and when it stops."""
+class Stoppable(Protocol):
+    """Whatever can be asked to stop."""
 
-    every: int = 100
-    """Updates between checkpoints."""
-    minutes: float = 10.0
-    """Minutes between checkpoints; whatever comes first counts."""
-    keep: int = 2
-    """Checkpoints that are kept."""
-    stop_after: float | None = None
-    """Seconds after which the run saves itself and stops."""
-
-
-def seconds(text: str) -> float:
-    """Return the time limit that --stop-after gives, such as 2h."""
-    try:
-        limit = Budget.parse(text)
-    except UserError:
-        limit = None
-    if limit is None or limit.unit != "seconds":
-        raise UserError(f"--stop-after {text}: give a time such as 2h, 15min, 90s or 1h30min")
-    return limit.amount
+    was_asked: bool
 
 
 @contextmanager
-def listening(world: "World", say: Callable[[str], None]) -> Iterator[None]:
+def listening(world: Stoppable, say: Callable[[str], None]) -> Iterator[None]:
     """Take SIGTERM and the first Ctrl-C for a wish to stop; the second Ctrl-C ends the process as ever."""
     if threading.current_thread() is not threading.main_thread():
         yield

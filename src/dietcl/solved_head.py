@@ -1,4 +1,4 @@
-"""A head that is solved, not learned: what an encoder is worth to a classifier with the same few labels."""
+"""The accuracy of a head that is solved in closed form on a frozen encoder, from the labels of a stream."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from dietcl.engine.device import pick_device
 from dietcl.engine.evaluator import stratified_sample
 from dietcl.engine.learner import starting_network
 from dietcl.methods.pieces.ridge import solve
-from dietcl.run import open_stream
+from dietcl.run import stream_of
 from dietcl.streams.augment import normalize
 from dietcl.streams.loader import Loader
 from dietcl.streams.storage import Storage
@@ -20,13 +20,13 @@ CHUNK = 256
 MOST_TESTS = 10_000  # where all are tested, so that millions of scores for thousands of classes fit
 
 
-def ridge_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
+def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
     """Return the pooled test accuracy of a ridge classifier, from all revealed labels, on a configuration's encoder.
 
-    The encoder is the one that the configuration's weights hold, and stays as it is; features are its mean token, as
-    the head sees it, or the class token, as L2P's query does.
+    The encoder has the weights that the configuration names, and stays frozen. To measure the encoder of a finished
+    run, set `weights` to its model.safetensors. Features are the mean token or the class token.
     """
-    stream, index = open_stream(config)
+    stream, index = stream_of(config)
     network, _ = starting_network(config)
     place = pick_device(device)
     network.to(place)

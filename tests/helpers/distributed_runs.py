@@ -21,8 +21,8 @@ from dietcl.config import RunConfig
 from dietcl.engine import phases
 from dietcl.engine.distributed import join, leave
 from dietcl.errors import Stopped, UserError
+from dietcl.execution import Execution
 from dietcl.run import execute
-from dietcl.signals import Saving
 from dietcl.streams.loader import Loader
 from helpers.tiny import AMPLE, tiny_config
 
@@ -118,11 +118,8 @@ def carry_out(manifest: Path, tasks: Sequence[dict[str, Any]]) -> None:
             execute(
                 config_of(manifest, task),
                 folder,
-                device="cpu",
-                progress=lambda t, share: None,
+                Execution(device="cpu", bad_images=1.0, stop_after=task.get("stop_after")),
                 say=print,
-                bad_share=1.0,
-                saving=Saving(stop_after=task.get("stop_after")),
                 world=world,
             )
         except Stopped:
@@ -155,6 +152,11 @@ def watch_loader(loaded: list[Any]) -> None:
     Loader._load = watched
 
 
+def command_line(*arguments: str) -> None:
+    """Carry out a command."""
+    raise SystemExit(main([*arguments]))
+
+
 def die_once(folder: str, mode: str, *arguments: str) -> None:
     """Carry out a command, but let one process die in its second time step, unless one has died before."""
     advance, died = dietcl.run.advance, Path(folder, "died")
@@ -169,7 +171,7 @@ def die_once(folder: str, mode: str, *arguments: str) -> None:
                 raise UserError("the disk is full") if mode == "refuse" else ZeroDivisionError("of its own mind")
 
     dietcl.run.advance = dies
-    raise SystemExit(main([*arguments]))
+    command_line(*arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from dietcl.config import PRESETS, RunConfig
 from dietcl.methods import method_config
 from dietcl.rng import numpy_generator
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources import SOURCES
 
 Array = npt.NDArray[Any]

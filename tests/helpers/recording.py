@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from dietcl.budget.accounts import Item, StepReceipt
-from dietcl.engine import phases as engine_phases
-from dietcl.engine import state
+from dietcl.engine import phases
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import learn
-from dietcl.methods.base import Method, Stretch, Sweep
+from dietcl.engine.state import restore_state, save_state
+from dietcl.methods.base import Method, Segment, Sweep
 from dietcl.streams.batch import Part
 from dietcl.streams.stream import TimeStep
 
@@ -19,7 +19,7 @@ Event = dict[str, object]
 
 
 class Notes:
-    """A witness that keeps every event."""
+    """A recorder that keeps every event."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -50,18 +50,18 @@ def run_through(learner: Learner) -> Learner:
 
 def updates_of(learner: Learner) -> list[Event]:
     """Learn the whole stream with every update logged; returns those events."""
-    learner.witness = notes = Notes()
+    learner.recorder = notes = Notes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_phases, "LOG_EVERY", 1)
+        patch.setattr(phases, "LOG_EVERY", 1)
         run_through(learner)
     return notes.of("update")
 
 
-def stretches(method: Method, step: TimeStep) -> tuple[Stretch, ...]:
+def segments(method: Method, step: TimeStep) -> tuple[Segment, ...]:
     """Return what a method would do in a time step of any budget: its phases and sweeps in their order."""
-    done: tuple[Stretch, ...] = ()
-    while stretch := method.next_phase(step, done, 100.0):
-        done += (stretch,)
+    done: tuple[Segment, ...] = ()
+    while segment := method.next_phase(step, done, 100.0):
+        done += (segment,)
     return done
 
 
@@ -81,13 +81,13 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def hand_over(stopped: Learner, resumed: Learner, folder: Path) -> int:
-    """Bring a fresh learner to where another one stands, through a checkpoint; returns the journal's length in it."""
+    """Bring a fresh learner to where another one stands, through a checkpoint; returns the event log's length in it."""
     checkpoints = Checkpoints(folder, keep=2)
-    state.save(stopped, checkpoints, 17)
+    save_state(stopped, checkpoints, 17)
     saved, damages = checkpoints.load()
     assert saved is not None
     assert not damages
-    return state.restore(resumed, saved)
+    return restore_state(resumed, saved)
 
 
 def take_in(learner: Learner, sweep: Sweep, part: Part) -> None:

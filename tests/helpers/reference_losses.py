@@ -1,7 +1,7 @@
 """The losses once more, in plain torch on a dict of weights: vision transformer, soft targets, masked autoencoder,
 Barlow Twins, DualNet's branch, MixMatch and triplets.
 
-Weights are named as by `fixed.leaves`: those of a method's own module `NAME` are `module NAME.KEY`.
+Weights are named as by `fixed_batch.leaves`: those of a method's own module `NAME` are `module NAME.KEY`.
 """
 
 import math

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file
 
+from dietcl.execution import Execution
 from dietcl.run import execute
 
 CLOCK = {"seconds", "data_wait"}
@@ -17,20 +18,25 @@ def nothing(t, fraction):
     """Take no note of progress."""
 
 
-def run(config, folder, progress=nothing, **options):
-    """Carry out a run on the CPU."""
-    execute(config, folder, device="cpu", progress=progress, **options)
+def run(config, folder, progress=nothing, say=lambda sentence: None, **options):
+    """Carry out a run on the CPU; that labels are hidden, which every run here says first, is left out."""
+
+    def notify(sentence):
+        if "labels revealed" not in sentence:
+            say(sentence)
+
+    execute(config, folder, Execution(device="cpu", **options), progress=progress, say=notify)
 
 
 def outcome(folder):
     """Everything a run leaves behind, the time it took apart."""
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    with np.load(folder / "counts.npz") as counts:
-        arrays = {name: counts[name].tolist() for name in counts}
-    with np.load(folder / "samples.npz") as samples:
-        arrays |= {name: samples[name].tolist() for name in samples}
+    arrays = {}
+    for file in ("counts.npz", "confusion.npz", "samples.npz"):
+        with np.load(folder / file) as content:
+            arrays |= {f"{file}/{name}": content[name].tolist() for name in content}
     return {
-        "weights": {n: (v.dtype, v.tolist()) for n, v in load_file(folder / "weights.safetensors").items()},
+        "weights": {n: (v.dtype, v.tolist()) for n, v in load_file(folder / "model.safetensors").items()},
         "arrays": arrays,
         "receipts": json.loads((folder / "receipts.json").read_text()),
         "events": [{name: value for name, value in event.items() if name not in CLOCK} for event in events],

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reproduction.run_cache import Cell, Store
+from reproduction.run_cache import Cell, RunCache
 from reproduction.study import Study
 
 TIME_STEPS = 20
@@ -18,7 +18,7 @@ class RuledStudy(Study):
         self.accuracy = accuracy
         self.asked: list[Cell] = []
 
-    def _run(self, cells: Sequence[Cell], store: Store, title: str) -> None:
+    def _run(self, cells: Sequence[Cell], store: RunCache, title: str) -> None:
         for cell in cells:
             if cell not in store:
                 self.asked.append(cell)

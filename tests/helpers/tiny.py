@@ -7,13 +7,12 @@ import numpy as np
 
 from dietcl.config import Evaluation, RunConfig, Training
 from dietcl.engine.learner import Equipment, Learner, assemble
-from dietcl.engine.option_search import Silent
+from dietcl.engine.option_search import NullRecorder
 from dietcl.methods import method_config
 from dietcl.models.presets import ModelConfig
-from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import write_manifest
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Augmentation, Recipe
 from dietcl.streams.stream import Stream, build_stream
 
 # Modules that would dwarf so small an encoder.
@@ -76,4 +75,4 @@ def tiny_learner(config: RunConfig, stream: Stream | None = None, index: Index |
     """Assemble a learner on the CPU that takes no notes."""
     index = index or open_manifest(Path(config.stream))
     stream = stream or build_stream(config.stream, index, config.recipe, config.seed)
-    return assemble(config, stream, Equipment(index), Silent())
+    return assemble(config, stream, Equipment(index), NullRecorder())

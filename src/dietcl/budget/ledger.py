@@ -10,11 +10,22 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
-from dietcl.budget.accounts import Account, Item, StepReceipt, plain
-from dietcl.budget.allotment import TOLERANCE, Allotment, Terms, fits, fraction, part
+from dietcl.budget.accounts import (
+    TOLERANCE,
+    Account,
+    Accounting,
+    Allotment,
+    Item,
+    Prices,
+    StepReceipt,
+    Terms,
+    fits,
+    fraction,
+    part,
+    plain,
+)
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel, Operation
-from dietcl.budget.prices import Accounting, Prices
 
 # What was asked of the ledger while it took notes: room for so many passes if there is no purpose, or a charge.
 Note = tuple[str | None, str, int, float, float]
@@ -113,7 +124,7 @@ class Ledger:
         return self._prices.pass_flops
 
     @contextmanager
-    def noting(self) -> Iterator[list[Note]]:
+    def deferring(self) -> Iterator[list[Note]]:
         """Take notes of what is charged instead of booking it; `settle` books it later, here and in other processes."""
         notes: list[Note] = []
         self._notes = notes
@@ -211,7 +222,7 @@ class Ledger:
         return fits(step.spent + passes + self._held_passes, self._amount)
 
     def allot(self, share: float = 1.0, updates: float = math.inf) -> Allotment:
-        """Set apart a share of what remains, but no more than so many updates, for a stretch of work."""
+        """Set apart a share of what remains, but no more than so many updates, for a segment of work."""
         passes = min(part(share, self.remaining), updates * self.batch)
         return Allotment(self, Terms(passes, part(share, self.remaining_seconds), self.spent, self.elapsed))
 

@@ -1,32 +1,42 @@
 """`dietcl compare`: learn a stream with many methods under the same budget, and show one table."""
 
-import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from dietcl.cli.config_options import gather, parse, pick
-from dietcl.cli.settings import FLAT, method_defaults, run_config, shared_fields
-from dietcl.clusters import Carrier, On, carrier, cluster_options, steps_finished
-from dietcl.config import Evaluation, RunConfig, preset
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from dietcl.cli.config_options import FLAT, gather, parse, pick, shared_fields, with_values
+from dietcl.clusters import On, cluster_options, steps_finished, work_pool
+from dietcl.config import Evaluation, RunConfig
+from dietcl.config_builder import default_config
 from dietcl.errors import UserError
+from dietcl.execution import Execution, Precision
+from dietcl.launch import cores
 from dietcl.methods import METHODS, every_method, method_config
-from dietcl.process_pool import cores
+from dietcl.report.runs import RunRecord
+from dietcl.report.tables import comparison_rows, cost_table
 from dietcl.signals import STOPPED
-from dietcl.streams.recipes import BAD_SHARE
+from dietcl.streams.options import BAD_SHARE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dietcl.engine.device import Precision
-
-Run = tuple[RunConfig, Path]
+PlannedRun = tuple[RunConfig, Path]
 
 DESCRIPTION = """Learn a stream with many methods under the same budget; print one table, sorted by A(T), and a report.
 
@@ -40,7 +50,7 @@ Examples:
 
 Finished runs in --out are not repeated, and a run that fails does not stop the others. On a cluster every run is a job
 or task of its own; its machines share this folder, --out and the cache. The options below are those of `dietcl train`
-that all methods share; --stream and --preset decide which there are."""
+that all methods share; --stream, --preset and --encoder decide their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +76,7 @@ class Options:
     """Start over with runs that are there already."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """What networks compute in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     bad_images: float = BAD_SHARE
     """Share of the images that may turn out unreadable before a run stops; others stand in for them."""
@@ -85,9 +95,8 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Carry out the runs, then print the table and write the report."""
-    choices, rest = pick(arguments, stream="glyphs", preset="micro")
-    sizes = preset(choices.preset)
-    shared = shared_fields(sizes, choices.stream)
+    choices, rest = pick(arguments, stream="glyphs", preset="", encoder="")
+    shared = shared_fields(default_config(choices.stream, choices.method, choices.preset, choices.encoder))
     if "--tiny" in rest:
         tiny = {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
         shared = [(name, kind, tiny.get(name, default)) for name, kind, default in shared]
@@ -95,17 +104,14 @@ def main(arguments: list[str]) -> int:
     parsed = parse(gather(*fields), rest, "dietcl compare", DESCRIPTION)
     options: Options = parsed.options
     values = {name: getattr(parsed, name) for name, _, _ in shared}
-    if options.tiny and values["first_time_steps"] is not None:
-        values["first_time_steps"] = min(values["first_time_steps"], values["recipe"].time_steps)
-    runs = [
-        (
-            run_config(choices.stream, method, method_defaults(method, sizes), seed, values),
-            options.out / f"{method.replace(':', '-')}-seed{seed}",
-        )
-        for method in _methods(options.methods)
-        for seed in range(options.seeds)
-    ]
-    return _compare(runs, options)
+    runs = []
+    for method in _methods(options.methods):
+        config = with_values(default_config(choices.stream, method, choices.preset, choices.encoder), **values)
+        if options.tiny and config.first_time_steps is not None:
+            config = replace(config, first_time_steps=min(config.first_time_steps, config.recipe.time_steps))
+        name = method.replace(":", "-")
+        runs += [(replace(config, seed=s), options.out / f"{name}-seed{s}") for s in range(options.seeds)]
+    return compare_runs(runs, options)
 
 
 def _methods(text: str) -> list[str]:
@@ -123,34 +129,19 @@ def _methods(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _compare(runs: Sequence[Run], options: Options) -> int:
-    from rich.console import Console
-
-    from dietcl.files import make_folder
+def compare_runs(runs: Sequence[PlannedRun], options: Options) -> int:
+    """Execute the runs that are not finished, print the table and write the report; returns 1 if a run failed."""
+    from dietcl.many_runs import by_accuracy, runs_due
     from dietcl.report.page import accuracy_picture, write_report
-    from dietcl.report.runs import read_run
-    from dietcl.report.tables import comparison_rows, cost_table
-    from dietcl.run import open_stream
-    from dietcl.run_folder import identity, is_finished, refuse_another
 
     console = Console(stderr=True)
-    _refuse_to_overwrite(options.out)
-    do_all = _carrier(options, console)
-    # Drawn once before several processes want it; and what cannot be started is refused before anything is.
-    streams = {config.seed: open_stream(config)[0] for config, _ in runs}
-    due = list(runs)
-    if not options.fresh:
-        precision = None if options.precision == "auto" else options.precision
-        for config, folder in runs:
-            refuse_another(identity(config, streams[config.seed], precision), folder)
-        due = [(config, folder) for config, folder in runs if not is_finished(folder)]
+    due = runs_due(runs, _execution(options, options.fresh), options.out)
     if len(due) < len(runs):
         console.print(f"{len(runs) - len(due)} of {len(runs)} runs were finished before", highlight=False)
-    make_folder(options.out)
-    failed = _carry_out(due, options, do_all, console) if due else set()
+    failed = _carry_out(due, options, console) if due else set()
     finished = [folder for _, folder in runs if folder not in failed]
     if finished:
-        ordered = _by_accuracy([read_run(folder) for folder in finished])
+        ordered = by_accuracy([RunRecord.read(folder) for folder in finished])
         page = write_report([run.path for run in ordered], options.out)
         if options.json:
             print(json.dumps(comparison_rows(ordered)))
@@ -161,84 +152,46 @@ def _compare(runs: Sequence[Run], options: Options) -> int:
     return 1 if failed else 0
 
 
-def _refuse_to_overwrite(out: Path) -> None:
-    """Refuse a folder with a report that is somebody else's."""
-    configs = (path.read_text(encoding="utf-8", errors="replace") for path in out.glob("*/config.json"))
-    if (out / "report.html").exists() and not any("stream_identity" in config for config in configs):
-        raise UserError(f"{out}: holds a report.html that is not about runs in this folder; choose another --out")
+def _carry_out(runs: Sequence[PlannedRun], options: Options, console: "Console") -> set[Path]:
+    """Execute the runs and show how far they are; returns the folders of those that failed."""
 
-
-def _carrier(options: Options, console: "Console") -> Carrier:
     from dietcl.engine.device import pick_device
+    from dietcl.many_runs import RunWork, carry_out_all
 
-    is_local = options.on == "local"
-    return carrier(
+    pool = work_pool(
         options.on,
         options.cluster,
         options.jobs,
         folder=options.out / ".jobs",
-        local_jobs=cores() if not is_local or pick_device(options.device).type == "cpu" else 1,
-        reach=lambda run: steps_finished(run[1]),
-        say=partial(console.print, markup=False, soft_wrap=True),
+        local_jobs=cores() if options.on != "local" or pick_device(options.device).type == "cpu" else 1,
+        progress_of=lambda run: steps_finished(run[1]),
+        notify=partial(console.print, markup=False, soft_wrap=True),
         # A requeued run must not start over.
-        again=_Work(options.device, False, options.bad_images, options.precision),
+        again=RunWork(_execution(options, fresh=False)),
     )
-
-
-def _by_accuracy(runs: Sequence[Any]) -> list[Any]:
-    """Sort runs by their configuration's mean A(T), best first; seeds of one configuration stay together."""
-    from math import isnan
-    from statistics import fmean
-
-    from dietcl.report.groups import group_runs
-
-    groups = [group.runs for group in group_runs(runs)]
-    means = {group: fmean(run.summary.final_mean for run in group) for group in groups}
-    groups.sort(key=lambda group: -1.0 if isnan(means[group]) else means[group], reverse=True)
-    return [run for group in groups for run in group]
-
-
-def _carry_out(runs: Sequence[Run], options: Options, do_all: Carrier, console: "Console") -> set[Path]:
-    """Execute the runs and show how far they are; returns the folders of those that failed."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     failed: set[Path] = set()
-    totals = [config.first_time_steps or config.recipe.time_steps for config, _ in runs]
-    done = [0.0] * len(runs)
+    totals = {folder: config.first_time_steps or config.recipe.time_steps for config, folder in runs}
+    done = dict.fromkeys(totals, 0.0)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("time steps"))
     clocks = (TimeElapsedColumn(), TimeRemainingColumn())
     bars = Progress(*columns, *clocks, console=console, disable=not console.is_terminal)
     with redirect_stdout(sys.stderr), bars:  # stdout is for the table, not for messages such as Ray's
-        bar = bars.add_task(f"0 of {len(runs)} runs", total=sum(totals))
+        bar = bars.add_task(f"0 of {len(runs)} runs", total=sum(totals.values()))
 
         def advance(number: int, completed: float) -> None:
-            done[number] = completed
-            bars.update(bar, completed=int(sum(done)))
+            done[runs[number][1]] = completed
+            bars.update(bar, completed=int(sum(done.values())))
 
-        work = _Work(options.device, options.fresh, options.bad_images, options.precision)
+        execution = _execution(options, options.fresh)
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the runs save themselves
         try:
-            for finished, outcome in enumerate(do_all(work, runs, progress=advance), start=1):
-                config, folder = runs[outcome.number]
-                advance(outcome.number, totals[outcome.number])
-                bars.update(bar, description=f"{finished} of {len(runs)} runs")
-                log = folder.with_name(f"{folder.name}.failed.log")
-                log.unlink(missing_ok=True)
-                if outcome.failure is not None:
+            ended = carry_out_all(runs, execution, options.out, pool, advance)
+            for number, ((_, folder), failure) in enumerate(ended, start=1):
+                done[folder] = totals[folder]
+                bars.update(bar, completed=int(sum(done.values())), description=f"{number} of {len(runs)} runs")
+                if failure is not None:
                     failed.add(folder)
-                    with suppress(OSError):  # a full disk must not stop the others
-                        log.write_text(outcome.failure, encoding="utf-8")
-                    last = outcome.failure.strip().splitlines()[-1]
-                    console.print(
-                        f"{config.method}, seed {config.seed}: {last} (log: {log})", markup=False, soft_wrap=True
-                    )
+                    console.print(failure, markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on in {options.out}", markup=False)
             raise SystemExit(STOPPED) from None
@@ -247,30 +200,5 @@ def _carry_out(runs: Sequence[Run], options: Options, do_all: Carrier, console: 
     return failed
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """One run, wherever it is carried out."""
-
-    device: str
-    fresh: bool
-    bad_images: float
-    precision: "Precision"
-
-    def __call__(self, run: Run, report: Callable[[float], None]) -> bool:
-        from dietcl.errors import NotFinite
-        from dietcl.run import execute
-
-        config, folder = run
-        try:
-            execute(
-                config,
-                folder,
-                device=self.device,
-                progress=lambda t, fraction: report(max(0, t - 1) + fraction),
-                fresh=self.fresh,
-                bad_share=self.bad_images,
-                precision=self.precision,
-            )
-        except NotFinite as stop:
-            raise UserError(str(stop)) from None
-        return True
+def _execution(options: Options, fresh: bool) -> Execution:
+    return Execution(device=options.device, precision=options.precision, bad_images=options.bad_images, fresh=fresh)

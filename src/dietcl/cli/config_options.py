@@ -1,20 +1,29 @@
-"""Parsing in two stages: the choices that decide which options there are, then those options."""
+"""Parses the options of a run in two stages: the choices that decide which options there are, then those options."""
 
 import argparse
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from dietcl.errors import UserError
-from dietcl.files import MANIFEST
-from dietcl.streams.recipes import Recipe
-from dietcl.streams.sources import SOURCES
-from dietcl.streams.sources.readers.webp_zip import Strips
+from dietcl.config import Evaluation, RunConfig, Training
+from dietcl.config_builder import (
+    default_recipe,
+    manifest_facts,
+    open_source,
+    recipe_options,
+    resolve_recipe,
+    resolve_weights,
+)
+from dietcl.files import default_cache
+from dietcl.models.presets import ModelConfig
+from dietcl.streams.options import Augmentation, Recipe, RecipeOptions
 
 Options = TypeVar("Options")
+Field = tuple[str, Any, Any]  # name, type, default
+FLAT = tyro.conf.arg(name="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +32,8 @@ class Choices:
 
     stream: str = "glyphs"
     method: str = "dietcl"
-    preset: str = "micro"
+    preset: str = ""
+    encoder: str = ""
 
 
 def pick(arguments: list[str], **choices: str) -> tuple[Choices, list[str]]:
@@ -40,59 +50,70 @@ def parse(defaults: Options, arguments: list[str], program: str, description: st
     return tyro.cli(type(defaults), default=defaults, args=arguments, prog=program, description=description)
 
 
-def open_source(stream: str) -> Any:
-    """Return the default options of a built-in stream; None if the stream is a manifest."""
-    if Path(stream).suffix == ".parquet":
-        return None
-    if Path(stream).suffix == ".zip":
-        return Strips(path=Path(stream))
-    if stream not in SOURCES:
-        if (Path(stream) / MANIFEST).is_file():
-            raise UserError(f"--stream {stream}: is a folder; give the manifest in it, {Path(stream) / MANIFEST}")
-        if Path(stream).exists():
-            raise UserError(f"--stream {stream}: is no manifest; make one of it: dietcl data prepare {stream}")
-        raise UserError(
-            f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
-        )
-    return SOURCES[stream]()
+def gather(*fields: Field) -> Any:
+    """Build a dataclass of (name, type, default) fields, filled with the defaults."""
+    options = dataclasses.make_dataclass(
+        "Options", [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields], kw_only=True
+    )
+    return options()
 
 
-def own_options(source: Any) -> list[tuple[str, Any, Any]]:
+def source_fields(source: Any) -> list[Field]:
     """Return the field of a built-in stream's own options; a manifest has no such field."""
     return [("source", type(source), source)] if hasattr(source, "prepare") else []
 
 
-def default_recipe(source: Any) -> Recipe:
-    """Return how a stream is cut unless the user says otherwise, by its source or by a manifest's facts."""
-    if source is None:
-        return Recipe()
-    return Recipe(
-        recipe=source.recipe,
-        time_steps=source.time_steps,
-        label_rate=source.label_rate,
-        cut=getattr(source, "cut", "count"),
-    )
+def stream_fields(stream: str) -> list[Field]:
+    """Return the options of a stream: its recipe, and its own if it is built in."""
+    source = open_source(stream)
+    default = default_recipe(source or manifest_facts(Path(stream)))
+    return [("recipe", Annotated[RecipeOptions, FLAT], recipe_options(default)), *source_fields(source)]
 
 
-def gather(*fields: tuple[str, Any, Any]) -> Any:
-    """Build a dataclass of (name, type, default) fields, filled with the defaults."""
-    made = dataclasses.make_dataclass(
-        "Options", [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields], kw_only=True
-    )
-    return made()
+def parsed_stream(stream: str, parsed: Any) -> tuple[Path, Recipe]:
+    """Return a stream's manifest and resolved recipe from the parsed values of `stream_fields`."""
+    source = getattr(parsed, "source", None)
+    recipe = resolve_recipe(parsed.recipe, stream, source)
+    return source.prepare(default_cache()) if source else Path(stream), recipe
 
 
-def manifest_facts(manifest: Path) -> Any:
-    """Return what a manifest says about itself: like a source, it has recipe, time_steps, label_rate and mirror."""
-    from dietcl.streams.manifest import read_facts
+def shared_fields(config: RunConfig) -> list[Field]:
+    """Return the options that every method has, with the values of a configuration as their defaults."""
+    return [
+        (
+            "budget",
+            Annotated[str, tyro.conf.arg(help="Per time step: 500 (updates), 2e15flops or 2h.")],
+            config.budget,
+        ),
+        (
+            "accounting",
+            Annotated[
+                Literal["images", "flops"],
+                tyro.conf.arg(help="Price of an image with gradient: 1, or its FLOPs over those of a full pass."),
+            ],
+            config.accounting,
+        ),
+        (
+            "first_time_steps",
+            Annotated[int | None, tyro.conf.arg(help="Learn only this many time steps (all by default).")],
+            config.first_time_steps,
+        ),
+        *source_fields(config.source),
+        (
+            "weights",
+            Annotated[str, tyro.conf.arg(help="auto, random, shipped, a checkpoint file, or a timm name to download.")],
+            "auto",
+        ),
+        ("recipe", Annotated[RecipeOptions, FLAT], recipe_options(config.recipe)),
+        ("training", Annotated[Training, FLAT], config.training),
+        ("augmentation", Annotated[Augmentation, FLAT], config.augmentation),
+        ("model", Annotated[ModelConfig, FLAT], config.model),
+        ("evaluation", Annotated[Evaluation, FLAT], config.evaluation),
+    ]
 
-    facts = read_facts(manifest)
-    recipes = get_args(get_type_hints(Recipe)["recipe"])
-    numbers = isinstance(facts.time_steps, int) and isinstance(facts.label_rate, int | float)
-    try:
-        if facts.recipe not in recipes or not numbers:
-            raise UserError(f"recipe {facts.recipe!r}, {facts.time_steps!r} time steps, rate {facts.label_rate!r}")
-        default_recipe(facts)
-    except UserError as error:
-        raise UserError(f"{manifest}: says about itself what cannot be ({error}); prepare the data again") from None
-    return facts
+
+def with_values(config: RunConfig, **values: Any) -> RunConfig:
+    """Return a configuration with the parsed values of `shared_fields` and others."""
+    values["weights"] = resolve_weights(values["weights"], values["model"])
+    values["recipe"] = resolve_recipe(values["recipe"], config.stream, values.get("source"))
+    return dataclasses.replace(config, **values)

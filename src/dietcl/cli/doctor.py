@@ -1,6 +1,8 @@
-"""`dietcl doctor`: check the installation, the device, precision, fonts and disk."""
+"""`dietcl doctor`: check the installation by using each part of it once."""
 
+import importlib
 import importlib.metadata
+import io
 import json
 import shutil
 import sys
@@ -10,9 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import cv2
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
 from dietcl.cli.config_options import parse
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
 from dietcl.files import default_cache
+from dietcl.models.presets import MODELS
+from dietcl.plural import plural
+from dietcl.report.figure_style import cjk_fonts, figure_style
+from dietcl.streams.decode import decode, formats
+from dietcl.streams.sources.builtin.glyphs.fonts import faces
 
 DESCRIPTION = """Check the installation, the device, precision, fonts and disk; exits with 1 if something is broken.
 
@@ -20,16 +32,30 @@ Examples:
   dietcl doctor
   dietcl doctor --json"""
 
-NEEDED = (
-    *("torch", "torchvision", "timm", "numpy", "pyarrow", "fsspec", "pillow", "simplejpeg", "opencv-python-headless"),
-    *("safetensors", "matplotlib", "tyro", "rich"),
-)
+# Distributions and what they are imported as; torchvision after the module that mends its import.
+PACKAGES = {
+    "torch": "torch",
+    "torchvision": "dietcl._compat",
+    "timm": "timm",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow.parquet",
+    "fsspec": "fsspec",
+    "pillow": "PIL.Image",
+    "simplejpeg": "simplejpeg",
+    "opencv-python-headless": "cv2",
+    "safetensors": "safetensors.torch",
+    "matplotlib": "matplotlib.figure",
+    "filelock": "filelock",
+    "platformdirs": "platformdirs",
+    "tyro": "tyro",
+    "rich": "rich.console",
+}
 LEAST_DISK = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to print."""
+    """Output format."""
 
     json: bool = False
     """Print a JSON list of objects."""
@@ -37,7 +63,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of one check."""
 
     what: str
     fine: bool
@@ -45,7 +71,7 @@ class Finding:
 
 
 def main(arguments: list[str]) -> int:
-    """Print every finding; 1 if one of them is bad."""
+    """Print every finding; return 1 if one of them is bad."""
     options = parse(Options(), arguments, "dietcl doctor", DESCRIPTION)
     findings = list(examine())
     if options.json:
@@ -57,15 +83,17 @@ def main(arguments: list[str]) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Check one thing after the other; what raises is a finding, not a crash."""
+    """Run the checks one after the other; one that raises is a finding."""
     checks: dict[str, Callable[[], str]] = {
         "python": _python,
         "packages": _packages,
+        "images": _images,
         "network": _network,
         "weights": _weights,
         "device": _device,
         "precision": _precision,
         "fonts": _fonts,
+        "figures": _figures,
         "cache": _cache,
     }
     for what, check in checks.items():
@@ -80,21 +108,49 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in NEEDED)
+    versions, broken = [], []
+    for package, module in PACKAGES.items():
+        try:
+            importlib.import_module(module)
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except Exception as error:  # a broken binary raises anything
+            broken.append(f"{package} ({reason(error)})")
+    if broken:
+        raise UserError(f"cannot import {', '.join(broken)}; install again with: pip install --force-reinstall dietcl")
+    return ", ".join(versions)
+
+
+def _images() -> str:
+    """Decode and resize a picture in each of the common formats."""
+
+    color = (200, 120, 40)
+    common = ("JPEG", "PNG", "WEBP")
+    for name in common:
+        stream = io.BytesIO()
+        Image.new("RGB", (64, 48), color).save(stream, name, quality=95)
+        small = cv2.resize(decode(stream.getvalue(), 16), (8, 8), interpolation=cv2.INTER_AREA)
+        if small.shape != (8, 8, 3) or np.abs(small.astype(int) - color).max() > 8:
+            raise UserError(f"a {name} image is decoded to wrong colors; reinstall simplejpeg, pillow and opencv")
+    heic = "HEIC" if "HEIF" in formats() else "no HEIC (pip install 'dietcl[heic]')"
+    return f"{', '.join(common)} decoded and resized; {heic}"
 
 
 def _network() -> str:
+    import torch
+
     from dietcl.models.network import build_network
-    from dietcl.models.presets import MODELS
 
     network = build_network(MODELS["micro"], 0)
-    return f"micro encoder builds, {sum(p.numel() for p in network.parameters()):,} parameters"
+    with torch.no_grad():
+        features = network.features(torch.zeros(2, 3, 32, 32))
+    if not bool(features.isfinite().all()):
+        raise UserError("the micro encoder returns values that are not finite; reinstall torch")
+    return f"micro encoder built and run, {sum(p.numel() for p in network.parameters()):,} parameters"
 
 
 def _weights() -> str:
     from dietcl.models.checkpoints import load_weights, shipped
     from dietcl.models.network import build_network
-    from dietcl.models.presets import MODELS
 
     return f"shipped micro weights: {load_weights(build_network(MODELS['micro'], 0), shipped('micro'))}"
 
@@ -111,7 +167,7 @@ def _device() -> str:
         x = (x @ x).tanh()
     float(x.sum())
     rate = 20 * 2 * 512**3 / (time.perf_counter() - started) / 1e9
-    return f"{device}, {torch.get_num_threads()} threads, about {rate:.0f} GFLOP/s in fp32"
+    return f"{device}, {plural(torch.get_num_threads(), 'thread')}, about {rate:.0f} GFLOP/s in fp32"
 
 
 def _precision() -> str:
@@ -124,9 +180,18 @@ def _precision() -> str:
 
 
 def _fonts() -> str:
-    from dietcl.streams.sources.builtin.glyphs.fonts import faces
 
-    return f"{len(faces())} font faces for the built-in streams"
+    return f"{plural(len(faces()), 'font face')} for the built-in streams"
+
+
+def _figures() -> str:
+
+    with figure_style():
+        figure = Figure(figsize=(1, 1))
+        figure.text(0, 0, "text")
+        figure.savefig(io.BytesIO(), format="png")
+    found = cjk_fonts()
+    return f"drawn; Chinese, Japanese and Korean text: {found[0] if found else 'no font, install Noto Sans CJK'}"
 
 
 def _cache() -> str:
@@ -136,5 +201,5 @@ def _cache() -> str:
         file.write(b"x")
     free = shutil.disk_usage(folder).free
     if free < LEAST_DISK:
-        raise UserError(f"{folder}: only {free / 2**20:.0f} MB are free; make room or set DIETCL_CACHE")
+        raise UserError(f"{folder}: only {free / 2**20:.0f} MB are free; free some space or set DIETCL_CACHE")
     return f"{folder} is writable, {free / 2**30:.0f} GB free; runs go to {Path('runs').absolute()}"

@@ -11,8 +11,9 @@ from dietcl.errors import Lost, UserError
 VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
     "train": "learn a stream with a method under a budget",
+    "predict": "classify images with the model of a run",
+    "evaluate": "measure the model of a run on other images, by class",
     "compare": "learn a stream with many methods under the same budget, and show one table",
-    "reproduce": "regenerate a table or figure of the paper on a stream, and judge its claims",
     "pretrain": "pre-train an encoder by reconstruction on any image set",
     "data": "make a stream of your own images: prepare, pack, check, stats, show",
     "streams": "list the built-in streams, or show the time steps of one",
@@ -26,8 +27,8 @@ EXAMPLES = """examples:
   dietcl train --stream glyphs --method dietcl --budget 40
   dietcl data prepare photos/ --out data/photos
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
+  dietcl predict runs/photos new/*.jpg
   dietcl compare --stream glyphs --methods all --seeds 1
-  dietcl reproduce table1 --stream glyphs
   dietcl report runs/*
   dietcl VERB --help"""
 
@@ -63,16 +64,15 @@ def _run(verb: str, arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
         raise UserError(f"{verb}: no such verb; {hint}")
-    if verb in ("demo", "compare", "reproduce", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
-        from dietcl.process_pool import places
+    if verb in ("demo", "compare", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
+        from dietcl.launch import places
 
         rank, size, *_ = places()
         if rank:
             raise SystemExit(2)  # the first one says it
         if size > 1:
             raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
-    module = "reproduction.command" if verb == "reproduce" else f"dietcl.cli.{verb}"
-    run = importlib.import_module(module).main
+    run = importlib.import_module(f"dietcl.cli.{verb}").main
     code: int = run(arguments)
     return code
 

@@ -1,11 +1,13 @@
 """`dietcl methods`: list the methods."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.table import Table
+
 from dietcl.cli.config_options import parse
-from dietcl.methods import describe
+from dietcl.methods import Entry, describe
 
 DESCRIPTION = """List the methods with what they keep between time steps and what an image costs them, in passes.
 
@@ -28,10 +30,8 @@ def main(arguments: list[str]) -> int:
     options = parse(Options(), arguments, "dietcl methods", DESCRIPTION)
     entries = describe()
     if options.json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1))
+        print(json.dumps([_row(entry) for entry in entries], indent=1))
         return 0
-    from rich.console import Console
-    from rich.table import Table
 
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for title in ("method", "what it does", "keeps", "passes per image"):
@@ -41,3 +41,8 @@ def main(arguments: list[str]) -> int:
         table.add_row(names, entry.description, entry.keeps, entry.cost)
     Console().print(table)
     return 0
+
+
+def _row(entry: Entry) -> dict[str, object]:
+    row = {name: getattr(entry, name) for name in ("name", "description", "keeps", "cost")}
+    return row | {"variants": list(entry.variants)}

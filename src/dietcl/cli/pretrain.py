@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dietcl.cli.config_options import gather, manifest_facts, open_source, parse, pick
-from dietcl.config import Pretraining, preset
+from dietcl.cli.config_options import gather, parse, pick
+from dietcl.config import Pretraining
+from dietcl.config_builder import fitting_preset, manifest_facts, open_source
 from dietcl.errors import Stopped
-from dietcl.files import default_cache, room
+from dietcl.files import default_cache, disk_errors
 from dietcl.models.presets import ModelConfig
 from dietcl.signals import STOPPED
-from dietcl.streams.recipes import BAD_SHARE
+from dietcl.streams.index import open_manifest
+from dietcl.streams.options import BAD_SHARE
 
 DESCRIPTION = """Pre-train encoder and decoder by reconstruction of masked patches on any image set.
 
@@ -20,9 +24,10 @@ Examples:
   dietcl pretrain --stream glyphs-upstream --out runs/upstream
   dietcl pretrain --stream photos/manifest.parquet --preset tiny --updates 20000 --out runs/photos
 
-Two options decide which further ones there are; name them and ask for --help again:
+Three options decide the others' defaults; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip)
-  --preset   micro, nano, tiny, small, base or large; default micro
+  --preset   micro, nano, tiny, small, base or large; default micro, or the one of the encoder's size
+  --encoder  micro, nano or the timm name of a plain vision transformer; sets its own image size
 
 A run that was stopped goes on when the same command is given again."""
 
@@ -45,9 +50,9 @@ class Where:
 
 def main(arguments: list[str]) -> int:
     """Parse the options, pre-train, and say where the weights and pictures lie."""
-    choices, rest = pick(arguments, stream="glyphs-upstream", preset="micro")
+    choices, rest = pick(arguments, stream="glyphs-upstream", preset="", encoder="")
     source = open_source(choices.stream)
-    sizes = preset(choices.preset)
+    sizes = fitting_preset(choices.preset, choices.encoder)
     flat = tyro.conf.arg(name="")
     mirror = (source or manifest_facts(Path(choices.stream))).mirror
     fields: list[tuple[str, Any, Any]] = [
@@ -66,14 +71,10 @@ def main(arguments: list[str]) -> int:
 
 def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: Where, command: str) -> None:
     """Pre-train with a progress bar, then store the weights and draw the pictures."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from dietcl.engine.device import pick_device, set_threads
     from dietcl.engine.pretrain import pretrain
     from dietcl.models.checkpoints import save_weights
     from dietcl.report.pretraining import draw_pretraining
-    from dietcl.streams.index import open_manifest
 
     set_threads(where.threads)
     console = Console(stderr=True)
@@ -102,7 +103,7 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
         except KeyboardInterrupt:
             say(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
-    with room(where.out):
+    with disk_errors(where.out):
         save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
     print(draw_pretraining(where.out))
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):

@@ -1,12 +1,17 @@
 """`dietcl report`: one self-contained page and PNG figures for runs."""
 
+import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.console import Console
 
 from dietcl.cli.config_options import parse
+from dietcl.report.runs import RunRecord, find_runs
+from dietcl.report.tables import comparison_rows, comparison_table
 
 DESCRIPTION = """Write report.html (one self-contained page) and PNG figures for one or several runs.
 
@@ -33,14 +38,7 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Write the page and print the comparison."""
     options = parse(Options(), arguments, "dietcl report", DESCRIPTION)
-    import json
-    import sys
-
-    from rich.console import Console
-
     from dietcl.report.page import write_report
-    from dietcl.report.runs import find_runs, read_run
-    from dietcl.report.tables import comparison_rows, comparison_table
 
     out = options.out or (options.runs[0] if len(options.runs) == 1 else Path("reports"))
     folders, others = find_runs(options.runs)
@@ -48,7 +46,7 @@ def main(arguments: list[str]) -> int:
     page = write_report(folders or options.runs, out)
     if others:
         print(f"dietcl report: left out, as no run lies there: {', '.join(map(str, others))}", file=sys.stderr)
-    runs = [read_run(folder) for folder in folders]
+    runs = [RunRecord.read(folder) for folder in folders]
     if options.json:
         print(json.dumps({"page": str(page), "runs": comparison_rows(runs)}, indent=1))
     else:

@@ -16,30 +16,24 @@ from rich.progress import (
 )
 
 from dietcl.config import RunConfig, stream_title
-from dietcl.engine.device import Precision, set_threads
+from dietcl.engine.device import set_threads
 from dietcl.engine.distributed import World, default_threads
 from dietcl.errors import NotFinite, Stopped, UserError
-from dietcl.report.runs import read_run
+from dietcl.execution import Execution
+from dietcl.report.runs import RunRecord
 from dietcl.report.tables import comparison_table
 from dietcl.run import execute
-from dietcl.signals import STOPPED, Saving
-from dietcl.streams.recipes import BAD_SHARE
+from dietcl.signals import STOPPED
 
 
 def carry_out(
     runs: Sequence[tuple[RunConfig, Path]],
-    *,
-    device: str,
-    threads: int | None,
-    fresh: bool,
-    bad_images: float = BAD_SHARE,
-    saving: Saving = Saving(),  # noqa: B008 (it is frozen)
+    execution: Execution = Execution(),  # noqa: B008 (it is frozen)
     world: World | None = None,
-    precision: Precision = "auto",
 ) -> None:
     """Execute runs one after the other with a progress bar each; quiet when not a terminal."""
     world = world or World()
-    set_threads(default_threads(world) if threads is None else threads)
+    set_threads(execution.threads or default_threads(world))
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -64,18 +58,7 @@ def carry_out(
                 bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
-                execute(
-                    config,
-                    folder,
-                    device=device,
-                    progress=advance,
-                    say=say,
-                    fresh=fresh,
-                    bad_share=bad_images,
-                    saving=saving,
-                    world=world,
-                    precision=precision,
-                )
+                execute(config, folder, execution, progress=advance, say=say, world=world)
             except NotFinite as stop:
                 if not world.is_first:
                     raise SystemExit(2) from None  # it befalls all of them at once
@@ -95,7 +78,7 @@ def carry_out(
 def show(folders: Sequence[Path]) -> None:
     """Print the comparison table of runs and where they lie."""
     console = Console()
-    runs = [read_run(folder) for folder in folders]
+    runs = [RunRecord.read(folder) for folder in folders]
     console.print(comparison_table(runs, console))
     for run, folder in zip(runs, folders, strict=True):
         if run.receipts is not None and not run.receipts.passes:

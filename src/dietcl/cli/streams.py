@@ -3,13 +3,11 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import tyro
-
-from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, parse, pick
-from dietcl.files import default_cache
-from dietcl.streams.recipes import Recipe
+from dietcl.cli.config_options import FLAT, gather, parse, parsed_stream, pick, stream_fields
+from dietcl.plural import plural
+from dietcl.streams.options import Recipe
 from dietcl.streams.sources import SOURCES
 
 DESCRIPTION = """List the built-in streams; with --stream, show what arrives at each time step.
@@ -38,17 +36,9 @@ def main(arguments: list[str]) -> int:
     if not choices.stream:
         options = parse(Show(), rest, "dietcl streams", DESCRIPTION)
         return _list(options.json)
-    source = open_source(choices.stream)
-    flat = tyro.conf.arg(name="")
-    fields: list[tuple[str, Any, Any]] = [
-        ("recipe", Annotated[Recipe, flat], default_recipe(source or manifest_facts(Path(choices.stream)))),
-        ("show", Annotated[Show, flat], Show()),
-    ]
-    if source is not None:
-        fields.append(("source", type(source), source))
-    options = parse(gather(*fields), rest, "dietcl streams", DESCRIPTION)
-    manifest = Path(choices.stream) if source is None else options.source.prepare(default_cache())
-    return _show(choices.stream, manifest, options.recipe, options.show)
+    fields = (*stream_fields(choices.stream), ("show", Annotated[Show, FLAT], Show()))
+    parsed = parse(gather(*fields), rest, "dietcl streams", DESCRIPTION)
+    return _show(choices.stream, *parsed_stream(choices.stream, parsed), parsed.show)
 
 
 def _list(as_json: bool) -> int:
@@ -67,9 +57,10 @@ def _list(as_json: bool) -> int:
 def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     from dietcl.streams.index import open_manifest
     from dietcl.streams.stream import remarks
-    from dietcl.streams.stream_cache import open_stream
+    from dietcl.streams.stream_cache import cached_stream
 
-    stream = open_stream(name, open_manifest(manifest), recipe, show.seed)
+    index = open_manifest(manifest)
+    stream = cached_stream(name, index, recipe, show.seed)
     rows = [
         {
             "t": step.t,
@@ -89,7 +80,7 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
             "identity": stream.identity,
             "recipe": asdict(recipe),
             "realized_rate": stream.realized_rate,
-            "remarks": remarks(stream),
+            "remarks": remarks(stream, index),
             "steps": rows,
         }
         print(json.dumps(facts, indent=1))
@@ -106,11 +97,11 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     console = Console()
     console.print(table)
     console.print(
-        f"realized label rate {stream.realized_rate:.2%}, {len(stream.classes):,} classes revealed\n"
+        f"realized label rate {stream.realized_rate:.2%}, {plural(len(stream.classes), 'class')} revealed\n"
         f"manifest: {manifest}",
         soft_wrap=True,
         markup=False,
     )
-    for remark in remarks(stream):
+    for remark in remarks(stream, index):
         console.print(remark, soft_wrap=True, markup=False)
     return 0

@@ -32,7 +32,7 @@ class Curve:
         counts = Counts.empty(seen)
         learner.evaluator.measure(learner.method, learner.net, counts, 0, seen)
         number = counts.count[0].clip(min=1)
-        learner.witness.event(
+        learner.recorder.event(
             "curve",
             t=seen,
             update=self._here.updates,

@@ -1,4 +1,4 @@
-"""What work cost and which images it missed: noted where it is done, and counted in every process alike."""
+"""Charges that are written down where the work is done, and booked in every process alike."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from dietcl.streams.loader import Loader
 
 
 @dataclass
-class Notes:
+class DeferredCharges:
     """The charges of some work, and how many images could not be read for it."""
 
     charges: list[Note] = field(default_factory=list)
@@ -17,15 +17,15 @@ class Notes:
 
 
 @contextmanager
-def noting(ledger: Ledger, loader: Loader) -> Iterator[Notes]:
-    """Take notes of work instead of counting it."""
-    before, notes = loader.substituted, Notes()
-    with ledger.noting() as notes.charges:
-        yield notes
-    notes.substituted, loader.substituted = loader.substituted - before, before
+def deferring(ledger: Ledger, loader: Loader) -> Iterator[DeferredCharges]:
+    """Write down what work costs instead of booking it."""
+    before, deferred = loader.substituted, DeferredCharges()
+    with ledger.deferring() as deferred.charges:
+        yield deferred
+    deferred.substituted, loader.substituted = loader.substituted - before, before
 
 
-def settle(ledger: Ledger, loader: Loader, notes: Notes) -> None:
-    """Count what was noted; Overdraft at the first charge that does not fit."""
-    loader.substituted += notes.substituted
-    ledger.settle(notes.charges)
+def settle(ledger: Ledger, loader: Loader, deferred: DeferredCharges) -> None:
+    """Book what was deferred; Overdraft at the first charge that does not fit."""
+    loader.substituted += deferred.substituted
+    ledger.settle(deferred.charges)

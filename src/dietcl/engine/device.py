@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from typing import Literal
 
 import torch
 
 from dietcl.errors import UserError
-from dietcl.process_pool import cores
+from dietcl.execution import Precision
+from dietcl.launch import cores
 
 
 def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
@@ -21,8 +21,6 @@ def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
         raise UserError(f"--device {name}: not available here; use auto or one of {there}")
     return torch.device(name if number is None or name != "cuda" else f"cuda:{number}")
 
-
-Precision = Literal["auto", "float32", "bfloat16"]
 
 # A child process does this, because some CPUs announce bfloat16 and then die of it.
 _TRIAL = """

@@ -1,7 +1,7 @@
 """The processes that learn one run together, over plain torch.distributed; a process alone needs none of it.
 
 Every process holds the whole state and takes every decision itself, from the same numbers; only the micro-batches of
-updates and sweeps and the chunks of test images are dealt out. What they yield is put together in its own order, so
+updates and sweeps and the chunks of test images are shared out. What they yield is put together in its own order, so
 that the number of processes changes the speed and nothing else.
 """
 
@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import Lost, UserError
-from dietcl.process_pool import cores, is_restarted, places
+from dietcl.launch import cores, is_restarted, places
+from dietcl.plural import plural
 
 Value = TypeVar("Value")
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that died is noticed at once; this is for one that hangs
@@ -178,7 +179,7 @@ def join(device: str) -> World:
         gpu = 0 if torch.cuda.device_count() == 1 and _is_of_srun() else local_rank
         if gpu >= torch.cuda.device_count():
             raise UserError(
-                f"--device {device}: {local_size} processes share {torch.cuda.device_count()} GPUs; "
+                f"--device {device}: {local_size} processes share {plural(torch.cuda.device_count(), 'GPU')}; "
                 "start one process for each GPU, or give --device cpu"
             )
         torch.cuda.set_device(gpu)
@@ -233,7 +234,7 @@ def leave(world: World) -> None:
 def default_threads(world: World) -> int:
     """Return this process's share of the cores of its machine."""
     if world.size > 1 and _is_of_srun() and "SLURM_CPUS_PER_TASK" in os.environ:
-        return int(os.environ["SLURM_CPUS_PER_TASK"])  # srun has dealt the cores out already
+        return int(os.environ["SLURM_CPUS_PER_TASK"])  # srun has divided the cores already
     return max(1, cores() // world.local_size)
 
 

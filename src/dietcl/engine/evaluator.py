@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
-from dietcl.engine.deferred_charges import noting, settle
+from dietcl.engine.deferred_charges import deferring, settle
 from dietcl.engine.distributed import World
 from dietcl.methods.base import Method
 from dietcl.models.net import Net
@@ -20,6 +20,7 @@ from dietcl.streams.loader import Loader
 from dietcl.streams.stream import Stream, TestStep
 
 CHUNK = 256
+MISTAKES, EXAMPLES = 8, 6  # of how many mistakes examples are kept, and how many of each
 Answers = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
@@ -38,6 +39,51 @@ class Counts:
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape))
 
 
+@dataclass
+class ClassCounts:
+    """The seen test images by class: their confusion after the latest evaluation, and right and total after each.
+
+    Class -1 is a true class that is never revealed, or the answer of a model that knows no class yet. It has the last
+    column of right[t, class] and total[t, class].
+    """
+
+    truth: npt.NDArray[np.int64]  # with `predicted` and `count`, the cells of the confusion that are not 0
+    predicted: npt.NDArray[np.int64]
+    count: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    total: npt.NDArray[np.int64]
+    examples: npt.NDArray[np.int64]  # rows of some test images of the most frequent mistakes, -1 where there are fewer
+
+    @classmethod
+    def empty(cls, time_steps: int, classes: int) -> "ClassCounts":
+        """Return counts of nothing."""
+        cells, shape = np.zeros(0, np.int64), (time_steps, classes + 1)
+        examples = np.zeros((0, EXAMPLES), np.int64)
+        return cls(cells, cells, cells, np.zeros(shape, np.int64), np.zeros(shape, np.int64), examples)
+
+    def record(self, row: int, tests: Sequence[TestStep], answers: Sequence[npt.NDArray[np.int64]]) -> None:
+        """Count the answers of the evaluation after time step `row` + 1."""
+        truth, predicted = np.concatenate([test.labels for test in tests]), np.concatenate(answers)
+        width = self.total.shape[1]
+        code = (truth + 1) * width + predicted + 1
+        cells, self.count = np.unique(code, return_counts=True)
+        self.truth, self.predicted = cells // width - 1, cells % width - 1
+        rows = np.concatenate([test.rows for test in tests])
+        mistakes = self.mistakes()
+        self.examples = np.full((len(mistakes), EXAMPLES), -1)
+        for found, mistake in zip(self.examples, mistakes.tolist(), strict=True):
+            chosen = rows[code == cells[mistake]][:EXAMPLES]
+            found[: len(chosen)] = chosen
+        is_right = (truth == predicted) & (truth >= 0)
+        self.total[row] = np.bincount(truth % width, minlength=width)
+        self.right[row] = np.bincount(truth[is_right], minlength=width)
+
+    def mistakes(self) -> npt.NDArray[np.intp]:
+        """Return the cells of the most frequent mistakes, in the order of the examples."""
+        wrong = np.flatnonzero((self.truth != self.predicted) | (self.truth < 0))
+        return wrong[np.argsort(-self.count[wrong], kind="stable")][:MISTAKES]
+
+
 class Evaluator:
     """Scores a method on a fixed set of test images, free of charge."""
 
@@ -49,10 +95,18 @@ class Evaluator:
         self._loader = loader
         self._ledger = ledger
 
-    def measure(self, method: Method, net: Net, counts: Counts, row: int, until: int) -> None:
-        """Fill a row of the counts with the test images of time steps 1 to `until`, shared out to all processes."""
+    def measure(
+        self, method: Method, net: Net, counts: Counts, row: int, until: int, by_class: ClassCounts | None = None
+    ) -> None:
+        """Fill a row of the counts with the test images of time steps 1 to `until`, shared out to all processes.
+
+        Of these, `by_class` counts the images of the time steps up to `row` + 1: what comes later is not learned yet.
+        """
         tests = self.tests[:until]
-        for test, (predicted, losses) in zip(tests, self._answers(method, net, tests, self._world), strict=True):
+        answers = self._answers(method, net, tests, self._world)
+        if by_class is not None:
+            by_class.record(row, tests[: row + 1], [predicted for predicted, _ in answers[: row + 1]])
+        for test, (predicted, losses) in zip(tests, answers, strict=True):
             column = test.t - 1
             counts.correct[row, column] = int(((predicted == test.labels) & (test.labels >= 0)).sum())
             counts.count[row, column] = len(test.rows)
@@ -78,7 +132,7 @@ class Evaluator:
         rows = [tests[number].rows[part] for number, part in mine]
         # Reading the images is free too: under a budget in seconds it would be paid in time.
         with self._ledger.free(), torch.no_grad():
-            with noting(self._ledger, self._loader) as notes:
+            with deferring(self._ledger, self._loader) as notes:
                 found = [
                     (number, part, *_answer(method, net, images, tests[number].labels[part]))
                     for (number, part), images in zip(mine, self._loader.read_ahead(rows), strict=True)

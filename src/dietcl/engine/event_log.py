@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 
-class Journal:
+class EventLog:
     """Appends events to a file; what was written after a checkpoint can be taken back."""
 
     def __init__(self, path: Path, keep: int = 0) -> None:

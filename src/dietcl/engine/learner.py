@@ -7,25 +7,25 @@ from typing import Protocol
 import torch
 
 from dietcl.budget.budget import Budget
-from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.config import RunConfig
 from dietcl.engine.distributed import World, default_threads
-from dietcl.engine.evaluator import Counts, Evaluator
+from dietcl.engine.evaluator import ClassCounts, Counts, Evaluator
 from dietcl.engine.resume_position import Position
 from dietcl.methods import method_class
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
+from dietcl.models.flops import cost_model
 from dietcl.models.net import Net
 from dietcl.models.network import Network, build_network
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
-from dietcl.streams.recipes import BAD_SHARE
+from dietcl.streams.options import BAD_SHARE
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream
 
 
-class Witness(Protocol):
+class Recorder(Protocol):
     """Whoever wants to know what happens."""
 
     def event(self, event: str, **fields: object) -> None:
@@ -63,12 +63,13 @@ class Learner:
     method: Method
     evaluator: Evaluator
     counts: Counts
-    witness: Witness
+    class_counts: ClassCounts
+    recorder: Recorder
     world: World
     origin: str  # where the first weights came from
     position: Position = field(default_factory=Position)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
-    """Those of the phase under way, by whose turn they serve."""
+    """Those of the phase under way, by the names that the method gives them."""
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +77,7 @@ class Learner:
         return self.network.head.weight.device
 
 
-def assemble(config: RunConfig, stream: Stream, equipment: Equipment, witness: Witness) -> Learner:
+def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: Recorder) -> Learner:
     """Put together a learner that has learned nothing yet."""
     world, device = equipment.world, equipment.device
     method = method_class(config.method)(config.method_config)
@@ -95,7 +96,7 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, witness: W
         ledger,
         config.seed,
         lambda: starting_network(config)[0].state_dict(),
-        witness.say,
+        recorder.say,
         equipment.precision,
     )
     method.setup(net)
@@ -109,7 +110,8 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, witness: W
         method=method,
         evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images, world),
         counts=Counts.empty(len(stream.tests)),
-        witness=witness,
+        class_counts=ClassCounts.empty(len(stream.tests), len(stream.classes)),
+        recorder=recorder,
         world=world,
         origin=origin,
     )

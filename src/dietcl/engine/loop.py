@@ -10,12 +10,12 @@ from dietcl.engine.learner import Learner
 from dietcl.engine.phases import run_phase, run_sweep, within_budget
 from dietcl.engine.resume_position import StepPosition
 from dietcl.engine.state import weights_of
-from dietcl.methods.base import Phase, Stretch, Sweep
+from dietcl.methods.base import Phase, Segment, Sweep
 from dietcl.metrics import known, summarize
 from dietcl.streams.sampler import pools_of
 from dietcl.streams.stream import TimeStep
 
-MOST_STRETCHES = 1000  # in a time step; more of them mean that a method never says None
+MOST_SEGMENTS = 1000  # in a time step; more of them mean that a method never says None
 
 Moment = Literal["update", "sweep", "learned", "step"]
 """After an update, after micro-batches of a sweep, before a time step's evaluation, and after it."""
@@ -38,19 +38,19 @@ def advance(learner: Learner) -> Iterator[Moment]:
         watch = _Watch(learner, here)
         curve = Curve(learner, step, here)
         while not here.is_learned:
-            if here.stretch is None and not _next_stretch(learner, step, here):
+            if here.segment is None and not _next_segment(learner, step, here):
                 break
-            if isinstance(here.stretch, Sweep):
-                for _ in run_sweep(learner, step, here, here.stretch):
+            if isinstance(here.segment, Sweep):
+                for _ in run_sweep(learner, step, here, here.segment):
                     watch.note()
                     yield "sweep"
-            elif here.stretch is not None:
-                for _ in run_phase(learner, step, here, here.stretch, curve):
+            elif here.segment is not None:
+                for _ in run_phase(learner, step, here, here.segment, curve):
                     watch.note()
                     yield "update"
             learner.optimizers.clear()
             learner.ledger.release()
-            here.finish_stretch()
+            here.finish_segment()
         if not here.is_learned:
             with within_budget(learner, "end_step"):
                 learner.method.end_step(learner.net, step)
@@ -66,7 +66,7 @@ def _begin(learner: Learner, step: TimeStep) -> None:
     """Grow the head, open the budget and let the method prepare."""
     learner.network.head.grow(step.seen_classes, rng.torch_generator("cpu", learner.config.seed, step.t, "head"))
     learner.ledger.open(step.t, step.seen_classes, step.spans)
-    learner.witness.event(
+    learner.recorder.event(
         "step_begin",
         t=step.t,
         labeled=len(step.labeled),
@@ -74,6 +74,7 @@ def _begin(learner: Learner, step: TimeStep) -> None:
         new_classes=step.new_classes,
         classes=step.seen_classes,
         realized_rate=step.realized_rate,
+        times=learner.stream.times[step.t - 1] if learner.stream.times else None,
     )
     with within_budget(learner, "begin_step"):
         learner.method.begin_step(learner.net, step)
@@ -81,41 +82,43 @@ def _begin(learner: Learner, step: TimeStep) -> None:
     Curve(learner, step, learner.position.step).measure_if_due()
 
 
-def _next_stretch(learner: Learner, step: TimeStep, here: StepPosition) -> bool:
+def _next_segment(learner: Learner, step: TimeStep, here: StepPosition) -> bool:
     """Ask the method what comes next and keep back what it must leave; False when the time step is over."""
-    if len(here.done) > MOST_STRETCHES:
+    if len(here.done) > MOST_SEGMENTS:
         raise RuntimeError(
             f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
             "return None when the time step is over, which `done` tells"
         )
     learner.ledger.tick()
-    stretch = learner.method.next_phase(step, here.done, learner.ledger.remaining_updates())
-    if stretch is None:
+    segment = learner.method.next_phase(step, here.done, learner.ledger.remaining_updates())
+    if segment is None:
         return False
-    here.stretch = stretch
-    learner.ledger.hold(*_reserved(learner, stretch))
+    here.segment = segment
+    learner.ledger.hold(*_reserved(learner, segment))
     return True
 
 
-def _reserved(learner: Learner, stretch: Stretch) -> tuple[float, float]:
+def _reserved(learner: Learner, segment: Segment) -> tuple[float, float]:
     """Return the passes that the rest of the time step will need, and those of a phase's first update."""
-    ledger, reserve = learner.ledger, stretch.reserve
+    ledger, reserve = learner.ledger, segment.reserve
     passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
     passes += reserve.flops / ledger.pass_flops
     leave = 0.0
-    if isinstance(stretch, Phase) and stretch.share:
-        leave = learner.config.training.batch * stretch.price / stretch.share
+    if isinstance(segment, Phase) and segment.share:
+        leave = learner.config.training.batch * segment.price / segment.share
     return passes, leave
 
 
 def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch") -> None:
     """Measure the time step, close its budget and write down what came of it."""
     until = min(step.t + 1, len(learner.stream.tests))
-    learner.evaluator.measure(learner.method, learner.net, learner.counts, step.t - 1, until)
+    learner.evaluator.measure(
+        learner.method, learner.net, learner.counts, step.t - 1, until, by_class=learner.class_counts
+    )
     receipt = learner.ledger.close()
     summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
     learner.world.require_equal(weights_of(learner) | learner.method.state())
-    learner.witness.event(
+    learner.recorder.event(
         "step_end",
         t=step.t,
         accuracy_mean=known(summary.accuracy_mean[step.t - 1]),
@@ -152,14 +155,14 @@ class _Watch:
         return self._loader.substituted - self._substituted
 
 
-def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Stretch]) -> int:
+def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Segment]) -> int:
     """Return the size of what the method keeps: its tensors and modules, and the labels it remembers."""
     method = learner.method
     tensors = [*method.state().values(), *(p for m in method.modules().values() for p in m.state_dict().values())]
     memories = [
-        pools_of(learner.stream, step.t, stretch.mix)["memory"]
-        for stretch in done
-        if isinstance(stretch, Phase) and stretch.mix.memory
+        pools_of(learner.stream, step.t, segment.mix)["memory"]
+        for segment in done
+        if isinstance(segment, Phase) and segment.mix.memory
     ]
     # A row number and a label for each remembered image.
     size: int = max((2 * pool.rows.nbytes for pool in memories), default=0)

@@ -1,4 +1,4 @@
-"""Phases and sweeps: their micro-batches drawn, dealt out to the processes, charged, and put together again."""
+"""Phases and sweeps: their micro-batches drawn, shared out to the processes, charged, and put together again."""
 
 import itertools
 import math
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
-from dietcl.budget.allotment import Allotment
+from dietcl.budget.accounts import Allotment
 from dietcl.budget.ledger import Overdraft
 from dietcl.engine.curve import Curve
-from dietcl.engine.deferred_charges import Notes, noting, settle
+from dietcl.engine.deferred_charges import DeferredCharges, deferring, settle
 from dietcl.engine.gradients import Gradients
 from dietcl.engine.learner import Learner
 from dietcl.engine.optimizer import build_optimizer, set_learning_rate
@@ -59,10 +59,10 @@ def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase
 
     while account.affords(here.cost, learner.position.pace):
         started, spent = ledger.now, ledger.spent
-        turn = learner.method.turn(learner.net, (*key, here.made, 0), counts)
-        if turn not in learner.optimizers:
-            learner.optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
-        optimizer = learner.optimizers[turn]
+        optimizer_name = learner.method.optimizer_name(learner.net, (*key, here.made, 0), counts)
+        if optimizer_name not in learner.optimizers:
+            learner.optimizers[optimizer_name] = build_optimizer(learner.network, learner.method.modules(), config)
+        optimizer = learner.optimizers[optimizer_name]
         lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
         optimizer.zero_grad(set_to_none=True)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -70,7 +70,7 @@ def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase
         losses: Losses = {}
         try:
             with ledger.update():
-                for of_micro in _dealt_out(learner, phase, micros, micro_batch, gradients):
+                for of_micro in _micro_batch_losses(learner, phase, micros, micro_batch, gradients):
                     for name, value in of_micro.items():
                         losses[name] = losses[name] + value if name in losses else value
         except Overdraft:
@@ -90,10 +90,10 @@ def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase
         here.cost, learner.position.pace = ledger.spent - spent, ledger.now - started
         ledger.pass_seconds = learner.position.pace / here.cost
         if here.made % LOG_EVERY == 0:
-            learner.witness.event(
+            learner.recorder.event(
                 "update", t=step.t, phase=phase.name, update=here.made, loss=values, lr=lr, spent=ledger.spent
             )
-        learner.witness.progress(step.t, ledger.spent_fraction())
+        learner.recorder.progress(step.t, ledger.spent_fraction())
         here.made += 1
         here.updates += 1
         curve.measure_if_due()
@@ -114,18 +114,18 @@ def run_sweep(learner: Learner, step: TimeStep, here: StepPosition, sweep: Sweep
     is_refused = False
     while here.made < len(draws):
         learner.ledger.tick()
-        dealt = draws[here.made : here.made + learner.world.size]
-        for (draw,), images in zip(dealt, _one_each(learner, sweep, dealt, ready), strict=True):
+        round_ = draws[here.made : here.made + learner.world.size]
+        for (draw,), images in zip(round_, _one_each(learner, sweep, round_, ready), strict=True):
             here.gathered += images
             here.made += 1
             if is_refused := images < len(draw.rows):
                 break
-        learner.witness.progress(step.t, learner.ledger.spent_fraction())
+        learner.recorder.progress(step.t, learner.ledger.spent_fraction())
         if is_refused:
             break
         yield
     ready.close()
-    learner.witness.event("sweep", t=step.t, name=sweep.name, images=here.gathered, of=len(pool.rows))
+    learner.recorder.event("sweep", t=step.t, name=sweep.name, images=here.gathered, of=len(pool.rows))
 
 
 def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> Losses:
@@ -137,7 +137,7 @@ def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -
     return {term.name: term.value.detach() / micro_batches for term in terms}
 
 
-def _dealt_out(
+def _micro_batch_losses(
     learner: Learner, phase: Phase, micros: range, micro_batch: Callable[[int], Batch], gradients: Gradients
 ) -> Iterator[Losses]:
     """Add the gradients of this process's micro-batches; yields the losses of each micro-batch of all processes."""
@@ -148,9 +148,9 @@ def _dealt_out(
             gradients.add()
             yield losses
         return
-    mine: dict[int, tuple[Notes, dict[str, float]]] = {}
+    mine: dict[int, tuple[DeferredCharges, dict[str, float]]] = {}
     for micro in world.mine(micros):
-        with noting(ledger, loader) as notes:
+        with deferring(ledger, loader) as notes:
             losses = backward(learner, phase, micro_batch(micro), len(micros))
         gradients.add()
         mine[micro] = notes, {name: float(value) for name, value in losses.items()}
@@ -169,9 +169,9 @@ def _one_each(
     if world.size == 1:
         yield _offer(learner, sweep, _part(next(ready)))
         return
-    mine: tuple[Notes, dict[str, tuple[torch.Tensor, bool]]] | None = None
+    mine: tuple[DeferredCharges, dict[str, tuple[torch.Tensor, bool]]] | None = None
     if world.rank < len(draws):
-        with noting(ledger, loader) as notes:
+        with deferring(ledger, loader) as notes:
             gathered = method.gather(learner.net, sweep, _part(next(ready)))
         mine = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
     for draw, theirs in zip(draws, world.exchange(mine), strict=False):
@@ -180,7 +180,7 @@ def _one_each(
         try:
             settle(ledger, loader, notes)
         except Overdraft:
-            with noting(ledger, loader):  # its images were counted where they were read first
+            with deferring(ledger, loader):  # its images were counted where they were read first
                 part = _part(next(loader.iterate(iter([draw]))))
             yield _offer(learner, sweep, part, halved=True)
         else:

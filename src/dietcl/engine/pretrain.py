@@ -11,30 +11,28 @@ from pathlib import Path
 import torch
 
 from dietcl.budget.budget import Budget
-from dietcl.budget.cost import cost_model
 from dietcl.budget.ledger import Ledger
 from dietcl.config import Pretraining
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
 from dietcl.engine.distributed import World
-from dietcl.engine.event_log import Journal
+from dietcl.engine.event_log import EventLog
 from dietcl.engine.sample_pictures import reconstruction_pictures
 from dietcl.errors import Stopped, UserError, reason
-from dietcl.files import locked, make_folder, room, write_arrays, write_json
+from dietcl.files import disk_errors, locked, make_folder, write_arrays, write_json
+from dietcl.models.flops import cost_model
 from dietcl.models.net import Net
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.signals import listening
 from dietcl.streams.augment import crop_and_flip, normalize
-from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Part
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
-from dietcl.streams.options import Mix
-from dietcl.streams.recipes import BAD_SHARE, Recipe
+from dietcl.streams.options import BAD_SHARE, Augmentation, Mix, Recipe
 from dietcl.streams.sampler import pools_of, sample
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Stream
-from dietcl.streams.stream_cache import open_stream
+from dietcl.streams.stream_cache import cached_stream
 
 LOG_EVERY = 20
 PICTURES = 8
@@ -57,13 +55,13 @@ def pretrain(
     Raises Stopped if it was asked to stop; then it is saved.
     """
     network = build_network(model, config.seed).to(device)
-    stream = open_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
+    stream = cached_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
     net = Net(network, ledger, config.seed, network.state_dict, say)
     loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
     # Only now: what cannot be started must not claim the folder.
-    with locked(make_folder(folder), say), room(folder):
+    with locked(make_folder(folder), say), disk_errors(folder):
         _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
         _learn(net, network, stream, loader, config, folder, progress, say)
         _save_pictures(net, ledger, network, stream, loader, folder)
@@ -83,8 +81,8 @@ def _learn(
     """Make all updates that are left, saving on the way."""
     optimizer = _optimizer(network, config)
     checkpoints = Checkpoints(folder / CHECKPOINTS, KEPT)
-    done, journal = _resume(network, optimizer, checkpoints, say)
-    events = Journal(folder / "events.jsonl", keep=journal)
+    done, event_log = _resume(network, optimizer, checkpoints, say)
+    events = EventLog(folder / "events.jsonl", keep=event_log)
     augmentation = Augmentation(crop=config.crop, flip=config.flip)
     pools = pools_of(stream, 1, Mix(unlabeled=1))
     draws = (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
@@ -138,17 +136,17 @@ def _optimizer(network: Network, config: Pretraining) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
-def _save(network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, done: int, journal: int) -> None:
+def _save(network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, done: int, event_log: int) -> None:
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
     for number, entry in optimizer.state_dict()["state"].items():
         tensors |= {f"moments/{number}/{name}": value for name, value in entry.items()}
-    checkpoints.save(tensors, {}, {"done": done, "journal": journal})
+    checkpoints.save(tensors, {}, {"done": done, "event_log": event_log})
 
 
 def _resume(
     network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, say: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Return how many updates were done and how long the journal was."""
+    """Return how many updates were done and how long the event_log was."""
     saved, damages = checkpoints.load()
     for sentence in damages:
         say(sentence)
@@ -166,7 +164,7 @@ def _resume(
     try:
         network.load_state_dict(weights)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-        return int(saved.notes["done"]), int(saved.notes["journal"])
+        return int(saved.notes["done"]), int(saved.notes["event_log"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{saved.path}: is whole but does not fit this run ({reason(error)}); choose another --out"

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dietcl.budget.allotment import Terms
-from dietcl.methods.base import Phase, Reserve, Stretch, Sweep
+from dietcl.budget.accounts import Terms
+from dietcl.methods.base import Phase, Reserve, Segment, Sweep
 from dietcl.streams.options import Mix
 
 
@@ -12,8 +12,8 @@ from dietcl.streams.options import Mix
 class StepPosition:
     """How far a time step has come."""
 
-    done: tuple[Stretch, ...] = ()
-    stretch: Stretch | None = None
+    done: tuple[Segment, ...] = ()
+    segment: Segment | None = None
     """The phase or sweep under way."""
     made: int = 0
     """Updates of this phase, or micro-batches of this sweep."""
@@ -33,11 +33,11 @@ class StepPosition:
     data_wait: float = 0.0
     substituted: int = 0
 
-    def finish_stretch(self) -> None:
+    def finish_segment(self) -> None:
         """Go to the end of the phase or sweep under way."""
-        assert self.stretch is not None
-        self.done += (self.stretch,)
-        self.stretch, self.allotment, self.made, self.gathered = None, None, 0, 0
+        assert self.segment is not None
+        self.done += (self.segment,)
+        self.segment, self.allotment, self.made, self.gathered = None, None, 0, 0
 
 
 @dataclass
@@ -55,8 +55,8 @@ class Position:
         """Return plain JSON."""
         state = asdict(self)
         if self.step is not None:
-            stretches = [*self.step.done, *([] if self.step.stretch is None else [self.step.stretch])]
-            state["step"] |= {"done": len(self.step.done), "stretch": [_plain(stretch) for stretch in stretches]}
+            segments = [*self.step.done, *([] if self.step.segment is None else [self.step.segment])]
+            state["step"] |= {"done": len(self.step.done), "segment": [_plain(segment) for segment in segments]}
         return state
 
     @classmethod
@@ -64,21 +64,21 @@ class Position:
         """Take back what `state` returned."""
         step = state["step"]
         if step is not None:
-            stretches = [_stretch(plain) for plain in step["stretch"]]
+            segments = [_segment(plain) for plain in step["segment"]]
             number = step["done"]
             allotment = None if step["allotment"] is None else Terms(*step["allotment"])
             step = StepPosition(
-                **{**step, "done": tuple(stretches[:number]), "allotment": allotment}
-                | {"stretch": stretches[number] if len(stretches) > number else None}
+                **{**step, "done": tuple(segments[:number]), "allotment": allotment}
+                | {"segment": segments[number] if len(segments) > number else None}
             )
         return cls(**{**state, "step": step})
 
 
-def _plain(stretch: Stretch) -> dict[str, Any]:
-    return {"kind": type(stretch).__name__, **asdict(stretch)}
+def _plain(segment: Segment) -> dict[str, Any]:
+    return {"kind": type(segment).__name__, **asdict(segment)}
 
 
-def _stretch(plain: dict[str, Any]) -> Stretch:
+def _segment(plain: dict[str, Any]) -> Segment:
     fields = {name: value for name, value in plain.items() if name != "kind"} | {"reserve": Reserve(**plain["reserve"])}
     if plain["kind"] == "Sweep":
         return Sweep(**fields)

@@ -7,6 +7,7 @@ import torch
 
 from dietcl.engine.learner import Learner
 from dietcl.files import write_arrays
+from dietcl.metrics import NEVER_REVEALED, NO_ANSWER
 from dietcl.models.decoder import hide
 from dietcl.models.network import Network
 from dietcl.streams.augment import denormalize, normalize
@@ -17,8 +18,8 @@ RECONSTRUCTIONS = 8
 
 
 def save_samples(learner: Learner, path: Path) -> None:
-    """Write test images with their predictions and reconstructed images as samples.npz."""
-    arrays = _predictions(learner)
+    """Write test images with their predictions, frequent mistakes and reconstructed images as samples.npz."""
+    arrays = _predictions(learner) | _mistakes(learner)
     step = next((step for step in reversed(learner.stream.steps) if len(step.unlabeled)), None)
     if step is not None:
         images = normalize(learner.loader.read(step.unlabeled[:RECONSTRUCTIONS]))
@@ -43,8 +44,7 @@ def _predictions(learner: Learner) -> dict[str, np.ndarray]:
     tests = [test for test in learner.evaluator.tests if len(test.rows)]
     each = -(-PREDICTIONS // max(1, len(tests)))
     chosen = [TestStep(test.t, test.rows[:each], test.labels[:each]) for test in tests]
-    # The last name answers for -1: a label that was never revealed, or a prediction before any class is known.
-    truths, answers = (np.array([*learner.stream.classes, last]) for last in ("never revealed", "no answer"))
+    truths, answers = _class_names(learner)
     predicted = [learner.evaluator.predict(learner.method, learner.net, test)[0] for test in chosen]
     rows = np.concatenate([np.zeros(0, np.int64), *(test.rows for test in chosen)])
     labels = np.concatenate([np.zeros(0, np.int64), *(test.labels for test in chosen)])
@@ -54,6 +54,23 @@ def _predictions(learner: Learner) -> dict[str, np.ndarray]:
         "predicted": answers[np.concatenate([np.zeros(0, np.int64), *predicted])],
         "t": np.concatenate([np.zeros(0, np.int64), *(np.full(len(test.rows), test.t) for test in chosen)]),
     }
+
+
+def _mistakes(learner: Learner) -> dict[str, np.ndarray]:
+    counts, (truths, answers) = learner.class_counts, _class_names(learner)
+    is_there = counts.examples >= 0
+    cells = np.repeat(counts.mistakes()[: len(is_there)], is_there.sum(axis=1))
+    return {
+        "mistake_images": learner.loader.read(counts.examples[is_there]).permute(0, 2, 3, 1).cpu().numpy(),
+        "mistake_label": truths[counts.truth[cells]],
+        "mistake_predicted": answers[counts.predicted[cells]],
+    }
+
+
+def _class_names(learner: Learner) -> tuple[np.ndarray, np.ndarray]:
+    """Return names of true and of predicted classes; the last answers for -1, which is no known class."""
+    truths, answers = (np.array([*learner.stream.classes, last]) for last in (NEVER_REVEALED, NO_ANSWER))
+    return truths, answers
 
 
 def _pixels(images: torch.Tensor) -> np.ndarray:

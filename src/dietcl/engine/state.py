@@ -19,24 +19,25 @@ def require_finite(learner: Learner) -> None:
     if not all(bool(p.isfinite().all()) for p in learner.network.parameters()):
         finished, here = learner.position.finished, learner.position.step
         where = f"after time step {finished}"
-        if here is not None and here.stretch is not None:
-            where = f"at time step {finished + 1}, phase {here.stretch.name}, after update {here.made - 1}"
+        if here is not None and here.segment is not None:
+            where = f"at time step {finished + 1}, phase {here.segment.name}, after update {here.made - 1}"
         raise NotFinite(f"a weight is not finite {where}; {ADVICE}")
 
 
-def save(learner: Learner, checkpoints: Checkpoints, journal: int) -> None:
-    """Write a checkpoint of a learner whose journal has so many bytes."""
+def save_state(learner: Learner, checkpoints: Checkpoints, event_log: int) -> None:
+    """Write a checkpoint of a learner whose event_log has so many bytes."""
     require_finite(learner)
     tensors = weights_of(learner)
     for number, optimizer in enumerate(learner.optimizers.values()):
         for parameter, entry in optimizer.state_dict()["state"].items():
             tensors |= {f"moments/{number}/{parameter}/{name}": value for name, value in entry.items()}
-    tensors |= {f"counts/{name}": torch.from_numpy(values) for name, values in vars(learner.counts).items()}
+    for part in ("counts", "class_counts"):
+        tensors |= {f"{part}/{name}": torch.from_numpy(values) for name, values in vars(getattr(learner, part)).items()}
     notes = {
         "position": learner.position.state(),
         "ledger": learner.ledger.state(),
         "turns": list(learner.optimizers),
-        "journal": journal,
+        "event_log": event_log,
     }
     checkpoints.save(tensors, learner.method.state(), notes)
 
@@ -49,20 +50,20 @@ def weights_of(learner: Learner) -> dict[str, Tensor]:
     return weights
 
 
-def restore(learner: Learner, saved: Saved) -> int:
-    """Bring a learner to a saved state; returns how many bytes its journal had."""
+def restore_state(learner: Learner, saved: Saved) -> int:
+    """Bring a learner to a saved state; returns how many bytes its event_log had."""
     try:
         _restore(learner, saved)
-        journal = saved.notes["journal"]
-        if not isinstance(journal, int):
-            raise TypeError(f"{journal!r} is no length of a journal")
+        event_log = saved.notes["event_log"]
+        if not isinstance(event_log, int):
+            raise TypeError(f"{event_log!r} is no length of a event_log")
     except torch.OutOfMemoryError:
         raise  # no fault of the checkpoint
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
             f"{saved.path}: is whole but does not fit this run ({reason(error)}); start over with --fresh"
         ) from None
-    return journal
+    return event_log
 
 
 def _restore(learner: Learner, saved: Saved) -> None:
@@ -73,8 +74,9 @@ def _restore(learner: Learner, saved: Saved) -> None:
     learner.method.load_state({name: value.to(learner.device) for name, value in saved.rare.items()})
     for name, module in learner.method.modules().items():
         module.load_state_dict(_below(parts["modules"], name))
-    for name, values in parts["counts"].items():
-        setattr(learner.counts, name, values.cpu().numpy())
+    for part in ("counts", "class_counts"):  # checkpoints of version 0.1 have no counts by class
+        for name, values in parts[part].items():
+            setattr(getattr(learner, part), name, values.cpu().numpy())
     learner.ledger.load_state(saved.notes["ledger"])
     learner.position = Position.from_state(saved.notes["position"])
     learner.optimizers.clear()
@@ -90,10 +92,16 @@ def _restore(learner: Learner, saved: Saved) -> None:
 
 def _by_part(tensors: dict[str, Tensor], device: torch.device) -> dict[str, dict[str, Tensor]]:
     """Sort tensors by the first word of their names."""
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "modules": {}, "moments": {}, "counts": {}}
+    parts: dict[str, dict[str, Tensor]] = {
+        "network": {},
+        "modules": {},
+        "moments": {},
+        "counts": {},
+        "class_counts": {},
+    }
     for name, value in tensors.items():
         part, _, rest = name.partition("/")
-        parts[part][rest] = value.to(device) if part != "counts" else value
+        parts[part][rest] = value.to(device) if "counts" not in part else value
     return parts
 
 

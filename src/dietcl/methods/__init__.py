@@ -1,84 +1,185 @@
-"""The methods by name; a new one is a file here and a line in this table."""
+"""The registry of methods by name; free of torch, because a method's file is imported when its class is asked for."""
+
+from __future__ import annotations
 
 import difflib
 import importlib
-from dataclasses import dataclass
-from typing import Any
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from dietcl.errors import UserError
-from dietcl.methods.base import Method
+from dietcl.methods import semi_supervised_options as semi
+from dietcl.methods import supervised_options as supervised
+from dietcl.methods.method_options import MethodOptions, Options
 
-METHODS: dict[str, str] = {
-    "dietcl": "dietcl.methods.dietcl:DietCL",
-    "er": "dietcl.methods.er:ER",
-    "er_ace": "dietcl.methods.er_ace:ERACE",
-    "ewc": "dietcl.methods.ewc:EWC",
-    "mas": "dietcl.methods.mas:MAS",
-    "gdumb": "dietcl.methods.gdumb:GDumb",
-    "l2p": "dietcl.methods.l2p:L2P",
-    "cassle": "dietcl.methods.cassle:CaSSLe",
-    "dualnet": "dietcl.methods.dualnet:DualNet",
-    "ccic": "dietcl.methods.ccic:CCIC",
-    "one_stage": "dietcl.methods.one_stage:OneStage",
-    "two_stage": "dietcl.methods.two_stage:TwoStage",
-    "joint": "dietcl.methods.joint:Joint",
-    "naive": "dietcl.methods.naive:Naive",
-    "linear_probe": "dietcl.methods.linear_probe:LinearProbe",
-    "ncm": "dietcl.methods.ncm:NCM",
-    "ranpac": "dietcl.methods.ranpac:RanPAC",
-    "acm": "dietcl.methods.acm:ACM",
-    "derpp": "dietcl.methods.derpp:DERpp",
-    "fixmatch": "dietcl.methods.fixmatch:FixMatch",
-    "lwf": "dietcl.methods.lwf:LwF",
-}
+if TYPE_CHECKING:
+    from dietcl.methods.base import Method
+
+    MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What `dietcl methods` says of a method."""
+    """A method: what it does, its options, and where its class is."""
 
     name: str
+    location: str
+    """MODULE:CLASS."""
     description: str
     keeps: str
+    """What the method stores between time steps."""
     cost: str
-    variants: tuple[str, ...]
+    """Passes per image drawn, in words."""
+    options: type[Options]
+    variants: Mapping[str, Options]
+    """Named options, chosen as METHOD:VARIANT."""
+    registered: type[Method] | None = None
+    """The class, if `register_method` registered it."""
+
+
+def _builtin(name: str, location: str, options: type[MethodOptions], **variants: MethodOptions) -> Entry:
+    return Entry(
+        name=name,
+        location=f"dietcl.methods.{location}",
+        description=options.__doc__ or "",
+        keeps=options.keeps,
+        cost=options.cost,
+        options=options,
+        variants=variants,
+    )
+
+
+_BUILTIN_METHODS = (
+    _builtin(
+        "dietcl",
+        "dietcl:DietCL",
+        semi.DietCLOptions,
+        release=semi.DietCLOptions(unlabeled=0.4, labeled=0.3, memory=0.3, threshold="80%"),
+        labeled=semi.DietCLOptions(reconstruct="labeled"),
+    ),
+    _builtin(
+        "er",
+        "er:ER",
+        supervised.EROptions,
+        uniform=supervised.EROptions(sampling="uniform"),
+        dietcl_flops=supervised.EROptions(dietcl_flops=True),
+    ),
+    _builtin("er_ace", "er:ERACE", supervised.ERACEOptions),
+    _builtin("ewc", "ewc:EWC", supervised.EWCOptions),
+    _builtin("mas", "ewc:MAS", supervised.MASOptions),
+    _builtin("gdumb", "er:GDumb", supervised.GDumbOptions),
+    _builtin("l2p", "l2p:L2P", supervised.L2POptions),
+    _builtin("cassle", "cassle:CaSSLe", semi.CaSSLeOptions),
+    _builtin("dualnet", "dualnet:DualNet", semi.DualNetOptions),
+    _builtin("ccic", "ccic:CCIC", semi.CCICOptions),
+    _builtin("one_stage", "two_stage:TwoStage", semi.OneStageOptions),
+    _builtin("two_stage", "two_stage:TwoStage", semi.TwoStageOptions),
+    _builtin("joint", "two_stage:Joint", semi.JointOptions),
+    _builtin("naive", "er:Naive", supervised.NaiveOptions),
+    _builtin(
+        "linear_probe",
+        "linear_probe:LinearProbe",
+        supervised.LinearProbeOptions,
+        sgd=supervised.LinearProbeOptions(head="sgd"),
+    ),
+    _builtin("ncm", "nearest:NCM", supervised.NCMOptions),
+    _builtin("ranpac", "ranpac:RanPAC", supervised.RanPACOptions, frozen=supervised.RanPACOptions(adapt=False)),
+    _builtin("acm", "nearest:ACM", supervised.ACMOptions),
+    _builtin("derpp", "derpp:DERpp", supervised.DERppOptions),
+    _builtin("fixmatch", "fixmatch:FixMatch", semi.FixMatchOptions),
+    _builtin("lwf", "lwf:LwF", supervised.LwFOptions),
+)
+METHODS: dict[str, Entry] = {entry.name: entry for entry in _BUILTIN_METHODS}
+
+
+def method_entry(name: str) -> Entry:
+    """Return the entry of METHOD."""
+    if name not in METHODS:
+        similar = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(METHODS)}"
+        raise UserError(f"--method {name}: no such method; {hint}")
+    return METHODS[name]
 
 
 def method_class(name: str) -> type[Method]:
-    """Return a method's class by its registry name."""
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(METHODS)}"
-        raise UserError(f"--method {name}: no such method; {hint}")
-    module, _, attribute = METHODS[name].partition(":")
+    """Return the class of METHOD; this imports torch."""
+    entry = method_entry(name)
+    if entry.registered is not None:
+        return entry.registered
+    module, _, attribute = entry.location.partition(":")
     found: type[Method] = getattr(importlib.import_module(module), attribute)
     return found
 
 
-def method_config(name: str) -> Any:
-    """Return the default options of a method (`dietcl`) or of one of its variants (`dietcl:release`)."""
-    base, _, variant = name.partition(":")
-    found = method_class(base)
+def method_config(name: str) -> Options:
+    """Return the options of METHOD, all at their defaults, or of METHOD:VARIANT."""
+    method, _, variant = name.partition(":")
+    entry = method_entry(method)
     if not variant:
-        return found.Config()
-    if variant not in found.variants:
-        known = ", ".join(f"{base}:{other}" for other in found.variants) or "none"
+        return entry.options()
+    if variant not in entry.variants:
+        known = ", ".join(f"{method}:{other}" for other in entry.variants) or "none"
         raise UserError(f"--method {name}: no such variant; there are {known}")
-    return found.variants[variant]
+    return entry.variants[variant]
 
 
 def every_method() -> list[str]:
-    """List METHOD and METHOD:VARIANT of all."""
-    return [
-        name for base in METHODS for name in (base, *(f"{base}:{variant}" for variant in method_class(base).variants))
-    ]
+    """List METHOD and METHOD:VARIANT of all methods."""
+    return [name for method in METHODS for name in (method, *(f"{method}:{v}" for v in METHODS[method].variants))]
 
 
 def describe() -> list[Entry]:
-    """List all methods."""
-    entries = []
-    for name in METHODS:
-        found = method_class(name)
-        description = (found.__doc__ or "").strip().splitlines()[0]
-        entries.append(Entry(name, description, found.keeps, found.cost, tuple(found.variants)))
-    return entries
+    """List the entries of all methods."""
+    return list(METHODS.values())
+
+
+def register_method(name: str) -> Callable[[MethodClass], MethodClass]:
+    """Return a class decorator that makes a `Method` known by a name, for every function that takes one.
+
+    Its docstring's first line is the description. It may have `Config` (a dataclass of options, all with defaults),
+    `keeps`, `cost` and `variants`. Registering the same class again, as a notebook does, replaces it.
+    """
+
+    def register(method: MethodClass) -> MethodClass:
+        from dietcl.methods.base import Method  # a class to register has loaded torch
+
+        location = f"{method.__module__}:{method.__qualname__}"
+        if not issubclass(method, Method) or inspect.isabstract(method):
+            raise UserError(f"register_method({name!r}): {location} is not a Method with next_phase and losses")
+        if not name.isidentifier():
+            raise UserError(f"register_method({name!r}): give a name of letters, digits and underscores")
+        if name in METHODS and METHODS[name].location != location:
+            raise UserError(f"register_method({name!r}): {METHODS[name].location} has this name; choose another")
+        if not is_dataclass(method.Config):
+            raise UserError(f"register_method({name!r}): {method.__qualname__}.Config is not a dataclass; make it one")
+        try:
+            method.Config()
+        except TypeError as error:
+            raise UserError(f"register_method({name!r}): give every option of Config a default ({error})") from error
+        METHODS[name] = Entry(
+            name=name,
+            location=location,
+            description=(method.__doc__ or "").strip().partition("\n")[0],
+            keeps=method.keeps,
+            cost=method.cost,
+            options=method.Config,
+            variants=method.variants,
+            registered=method,
+        )
+        return method
+
+    return register
+
+
+class _CallableModule(ModuleType):
+    """Lets `dietcl.methods()` list the methods, where `dietcl.methods` is also the package that holds them."""
+
+    def __call__(self) -> list[Entry]:
+        return describe()
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,36 +1,38 @@
-"""The contract of a method: it is asked for phases and returns losses; the engine draws, charges and updates."""
+"""The interface of a method: it returns phases and losses; the engine draws images, charges the budget and updates."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from torch import Tensor, nn
+
+from dietcl.methods.method_options import NoOptions, Options
+from dietcl.models.net import Net
+from dietcl.streams.batch import Batch, Part
 from dietcl.streams.options import Mix, PoolName
+from dietcl.streams.stream import TimeStep
 
-if TYPE_CHECKING:  # methods load without torch, so that --help answers at once
-    import torch
-
-    from dietcl.models.net import Net
-    from dietcl.streams.batch import Batch, Part
-    from dietcl.streams.stream import TimeStep
+# All that a method is written with.
+__all__ = ["Batch", "Method", "Mix", "Net", "Part", "Phase", "Reserve", "Segment", "Sweep", "Term", "TimeStep"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reserve:
-    """What a stretch of work leaves for what comes after it in the time step; at most half of what remains is kept."""
+    """Budget that a segment leaves for later in the time step; at most half of what remains is reserved."""
 
     importance: int = 0
-    """Images of an importance or Fisher pass."""
+    """Images of a later importance or Fisher pass."""
     forward: int = 0
-    """Images that are run forward only."""
+    """Images that are later run forward only."""
     flops: float = 0.0
-    """FLOPs of closed-form solves."""
+    """FLOPs of later closed-form solves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of updates with one batch mix, one loss and one learning-rate schedule."""
+    """A segment of updates with one batch mix, one loss and one learning-rate schedule."""
 
     name: str
     mix: Mix
@@ -40,22 +42,22 @@ class Phase:
     """At most this share of what remains of the time step's budget."""
     lr_scale: float = 1.0
     price: float = 1.0
-    """Passes per image that the first update is expected to cost; the later ones are expected to cost what it did."""
+    """Expected passes per image of the first update; later updates are expected to cost what the first one did."""
     fresh: bool = False
-    """Begin from the weights that the run started from, provided that one update fits the budget."""
+    """Start from the initial weights of the run, provided that one update fits the budget."""
     reserve: Reserve = Reserve()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One walk through a pool without updates: every image once, as it is, in random order, while the budget lasts."""
+    """One pass over a pool without updates: every image once, unaugmented, in random order, within the budget."""
 
     name: str
     pool: PoolName
     reserve: Reserve = Reserve()
 
 
-Stretch = Phase | Sweep
+Segment = Phase | Sweep
 
 
 @dataclass(frozen=True)
@@ -63,86 +65,104 @@ class Term:
     """One term of the loss: a mean over its images, and its weight in the sum."""
 
     name: str
-    value: "torch.Tensor"
+    value: Tensor
     weight: float = 1.0
 
 
 class Method(ABC):
-    """A learning algorithm; `next_phase` and `losses` are required, all else has a plain default."""
+    """A learning algorithm; `next_phase` and `losses` are required, the rest has defaults."""
 
-    Config: ClassVar[type[Any]]
-    variants: ClassVar[dict[str, Any]] = {}
-    """Named configurations, chosen as METHOD:VARIANT."""
-    keeps: ClassVar[str]
+    Config: ClassVar[type[Options]] = NoOptions
+    """A dataclass of options, all with defaults."""
+    variants: ClassVar[Mapping[str, Options]] = {}
+    """Named options, chosen as METHOD:VARIANT; `register_method` reads this and the next two."""
+    keeps: ClassVar[str] = ""
     """What the method stores between time steps, for `dietcl methods`."""
-    cost: ClassVar[str]
+    cost: ClassVar[str] = ""
     """Passes per image drawn, in words, for `dietcl methods`."""
     learns: ClassVar[Literal["stream", "union"]] = "stream"
-    """A method of the union learns everything at once under the budgets of all time steps: a reference."""
+    """union: learns all time steps at once under the sum of their budgets, as a reference."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
     @property
     def cosine_scale(self) -> float | None:
-        """Scale of a head that compares directions; None for a linear one."""
+        """Scale of a cosine head; None for a linear one."""
         return None
 
-    def setup(self, net: "Net") -> None:
-        """Make modules of the method's own; called once, with the weights that the run starts from."""
+    def setup(self, net: Net) -> None:
+        """Build the method's own modules; called once, with the initial weights."""
 
     @abstractmethod
-    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
-        """Return the next phase or sweep, or None when the time step is over; pure, asked again after each.
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        """Return the next phase or sweep, or None at the end of the time step; without side effects.
 
         `remaining` counts updates' worth of passes (infinite under a budget in seconds).
         """
 
     @abstractmethod
-    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
-        """Yield the loss terms of one micro-batch, and change nothing: another process may do it."""
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        """Yield the loss terms of one micro-batch; changes nothing, because another process may do it."""
 
-    def gather(self, net: "Net", sweep: Sweep, part: "Part") -> "dict[str, torch.Tensor]":
-        """Return what one micro-batch of a sweep yields, and change nothing: another process may do it.
+    def gather(self, net: Net, sweep: Sweep, part: Part) -> dict[str, Tensor]:
+        """Return the results of one micro-batch of a sweep; changes nothing, because another process may do it.
 
-        What is refused for want of budget is offered again in halves.
+        A micro-batch that exceeds the budget is passed again in halves.
         """
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
-    def absorb(self, net: "Net", sweep: Sweep, gathered: "dict[str, torch.Tensor]") -> None:
-        """Take in what `gather` returned, in the order of the sweep."""
+    def absorb(self, net: Net, sweep: Sweep, gathered: dict[str, Tensor]) -> None:
+        """Store what `gather` returned, in the order of the sweep."""
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
-    def turn(self, net: "Net", key: "tuple[int | str, ...]", pools: "Collection[PoolName]") -> str:
-        """Name whose turn the next update is, from its key and the pools drawn from; each name has its own moments.
+    def optimizer_name(self, net: Net, key: tuple[int | str, ...], pools: Collection[PoolName]) -> str:
+        """Name the optimizer of the next update, given its key and the pools drawn from; each has its own moments.
 
-        The place to note what an update begins with: unlike `losses`, every process calls it once per update.
+        Unlike `losses`, it is called once per update in every process, so it may record how the update begins.
         """
         return ""
 
-    def begin_step(self, net: "Net", step: "TimeStep") -> None:
+    def begin_step(self, net: Net, step: TimeStep) -> None:
         """Prepare for a time step, after the head has grown and before the first phase."""
 
-    def after_update(self, net: "Net", phase: Phase) -> None:
+    def after_update(self, net: Net, phase: Phase) -> None:
         """Act after an update of the weights."""
 
-    def end_phase(self, net: "Net", phase: Phase) -> None:
+    def end_phase(self, net: Net, phase: Phase) -> None:
         """Act after the last update of a phase."""
 
-    def end_step(self, net: "Net", step: "TimeStep") -> None:
+    def end_step(self, net: Net, step: TimeStep) -> None:
         """Finish a time step after its last phase; what it computes through `net` is charged."""
 
-    def predict(self, net: "Net", images: "torch.Tensor") -> "torch.Tensor":
+    def predict(self, net: Net, images: Tensor) -> Tensor:
         """Return scores over the classes revealed so far."""
         return net.scores(images)
 
-    def modules(self) -> "dict[str, torch.nn.Module]":
-        """Return modules of the method's own, made by `net.build`, that the engine trains along with the network."""
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return the probabilities of the classes that belong to scores, in the same order; not calibrated."""
+        return scores.softmax(1)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Return the method's own modules, built by `net.build`, that the engine trains along with the network."""
         return {}
 
-    def state(self) -> "dict[str, torch.Tensor]":
-        """Return what must survive a restart besides the network and `modules`, at any time between two updates."""
+    def state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint must hold besides the network and `modules`, at any time between two updates."""
         return {}
 
-    def load_state(self, state: "dict[str, torch.Tensor]") -> None:
-        """Take back what `state` returned."""
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+
+    def predict_modules(self) -> dict[str, nn.Module]:
+        """Return those of `modules` that `predict` runs; they are saved with the model."""
+        return {} if type(self).predict is Method.predict else self.modules()
+
+    def predict_state(self) -> dict[str, Tensor]:
+        """Return the tensors besides network and modules that `predict` needs; they are saved with the model."""
+        return {} if type(self).predict is Method.predict else self.state()
+
+    def load_predict_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `predict_state` returned."""
+        if state:
+            self.load_state(state)

@@ -1,53 +1,25 @@
-"""Experience replay: cross-entropy on labels of this and earlier time steps (Chaudhry et al. 2019)."""
+"""Cross-entropy on replayed labels: experience replay, ER-ACE and GDumb; and without replay: fine-tuning."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dietcl.errors import UserError
-from dietcl.methods.base import Method, Phase, Stretch, Term
-from dietcl.methods.dietcl import limit
-from dietcl.streams.options import Mix
+from dietcl.methods.base import Batch, Method, Mix, Net, Phase, Segment, Term, TimeStep
+from dietcl.methods.method_options import joint_limits
+from dietcl.methods.supervised_options import ERACEOptions, EROptions, GDumbOptions, NaiveOptions
 
-if TYPE_CHECKING:
-    from dietcl.models.net import Net
-    from dietcl.streams.batch import Batch
-    from dietcl.streams.stream import TimeStep
+COSINE_SCALE = 10.0  # of the head of ER-ACE
 
 
 class ER(Method):
-    """Replays all labels so far: uniformly, or half of this time step and half of the past."""
+    """Experience replay (Chaudhry et al. 2019)."""
 
-    keeps = "row numbers of all labels (or of a reservoir)"
-    cost = "1"
+    Config = EROptions
+    config: EROptions
 
-    @dataclass(frozen=True, kw_only=True)
-    class Config:
-        """Options of experience replay."""
+    def setup(self, net: Net) -> None:
+        # DietCL reconstructs a third of its images.
+        self._saved_share = max(0.0, 1 - net.relative_flops("reconstruct")) / 3
 
-        sampling: Literal["uniform", "balanced"] = "balanced"
-        """uniform: the whole batch from all labels so far; balanced: half this time step's, half the past's."""
-        memory: int | None = None
-        """Keep a reservoir of this many labels of earlier time steps (all by default)."""
-        dietcl_flops: bool = False
-        """Spend only the FLOPs that DietCL spends of a budget priced by images, whose reconstructions are cheaper."""
-        threshold: str = "400"
-        """DietCL's threshold, with --dietcl-flops: updates' worth of passes, or a share of the budget such as 80%."""
-
-        def __post_init__(self) -> None:
-            if self.memory is not None and self.memory < 1:
-                raise UserError(f"--memory {self.memory}: keep at least one label, or leave the option out to keep all")
-            limit(self.threshold)
-
-    variants: ClassVar[dict[str, Config]] = {
-        "uniform": Config(sampling="uniform"),
-        "dietcl_flops": Config(dietcl_flops=True),
-    }
-
-    def setup(self, net: "Net") -> None:
-        self._saved = max(0.0, 1 - net.relative_flops("reconstruct")) / 3  # DietCL reconstructs a third of its images
-
-    def next_phase(self, step: "TimeStep", done: tuple[Stretch, ...], remaining: float) -> Stretch | None:
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
         if done:
             return None
         mix = Mix(labeled=1 / 2, memory=1 / 2, past_only=True, capacity=self.config.memory)
@@ -55,10 +27,65 @@ class ER(Method):
             mix = Mix(memory=1, capacity=self.config.memory)
         if not self.config.dietcl_flops or not len(step.unlabeled):
             return Phase(name="replay", mix=mix)
-        # It does so for the whole first time step with labels, and until its threshold in later ones.
-        updates, share = limit(self.config.threshold)
+        # DietCL reconstructs in the whole first time step with labels, and until its threshold in later ones.
+        updates, share = joint_limits(self.config.threshold)
         joint = 1.0 if step.is_first else min(share, updates / remaining if remaining else 1.0)
-        return Phase(name="replay", mix=mix, share=1 - joint * self._saved)
+        return Phase(name="replay", mix=mix, share=1 - joint * self._saved_share)
 
-    def losses(self, net: "Net", phase: Phase, batch: "Batch") -> Iterator[Term]:
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         yield Term("replay", batch.cross_entropy(net.logits(*batch.supervised)))
+
+
+class ERACE(Method):
+    """Replay with asymmetric cross-entropy: new labels compete only with each other (Caccia et al., ICLR 2022)."""
+
+    Config = ERACEOptions
+    config: ERACEOptions
+
+    @property
+    def cosine_scale(self) -> float | None:
+        return COSINE_SCALE if self.config.cosine else None
+
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        if done:
+            return None
+        # The memory holds this time step's labels too: under the mask, only there do new classes compete with old ones.
+        return Phase(name="replay", mix=Mix(labeled=1 / 2, memory=1 / 2, past_only=step.is_first))
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        parts, losses = batch.supervised, []
+        for part, logits in zip(parts, net.logits(*parts), strict=True):
+            # Without a past there is nothing to protect.
+            is_masked = part.pool == "labeled" and batch.memory is not None
+            losses.append(part.cross_entropy(logits, part.present() if is_masked else None))
+        yield Term("replay", batch.mean(losses))
+
+
+class GDumb(Method):
+    """Greedy memory and dumb learner: retrains from the initial weights (Prabhu et al., ECCV 2020)."""
+
+    Config = GDumbOptions
+    config: GDumbOptions
+
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        if done:
+            return None
+        mix = Mix(memory=1, by_class=True, capacity=self.config.memory)
+        return Phase(name="retrain", mix=mix, fresh=True)
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        yield Term("memory", batch.cross_entropy(net.logits(*batch.supervised)))
+
+
+class Naive(Method):
+    """Fine-tuning on the labels of this time step and nothing else."""
+
+    Config = NaiveOptions
+
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        if done or not len(step.labeled):
+            return None
+        return Phase(name="fine-tune", mix=Mix(labeled=1))
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        yield Term("labeled", batch.cross_entropy(net.logits(*batch.supervised)))

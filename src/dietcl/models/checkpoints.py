@@ -13,15 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-import dietcl._compat  # noqa: F401
 from dietcl.errors import UserError
 from dietcl.files import write_bytes
-from dietcl.models.encoder import check_timm_name
 from dietcl.models.network import Network
-
-# isort: split
-import timm
-from timm.layers.pos_embed import resample_abs_pos_embed
 
 State = dict[str, Tensor]
 _SUFFIXES = {".safetensors", ".pth", ".pt", ".bin"}
@@ -57,7 +51,7 @@ def load_weights(network: Network, source: Path | str) -> Loaded:
             f"it has {_some(list(found)) or 'no tensors'}"
         )
     state = layout.rename(found)
-    unwanted = (_FOREIGN, "head.")
+    unwanted = (_FOREIGN, "head.", "modules/", "method/")  # which only a whole model has use for
     ignored = sorted(key.removeprefix(_FOREIGN) for key in state if key.startswith(unwanted))
     state = {key: value for key, value in state.items() if not key.startswith(unwanted)}
     interpolated = _fit_positions(network, state)
@@ -88,7 +82,9 @@ def _read(source: Path | str) -> State:
     if not path.is_file():
         if isinstance(source, Path) or path.suffix in _SUFFIXES or len(path.parts) > 1:
             raise UserError(f"{source} is not a file: give the path of the weights or a timm name")
-        return _pretrained(source)
+        from dietcl.models.timm_models import download_weights  # timm takes seconds to import
+
+        return download_weights(source)
     if path.suffix == ".safetensors":
         try:
             return dict(load_file(path))
@@ -115,19 +111,6 @@ def _unpickle(path: Path) -> State:
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__} where a table of weights was expected")
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-
-
-def _pretrained(name: str) -> State:
-    check_timm_name(name)
-    try:
-        # timm draws initial weights, soon overwritten, from the global generator.
-        with torch.random.fork_rng(devices=[]):
-            return dict(timm.create_model(name, pretrained=True).state_dict())
-    except Exception as error:  # what a failed download raises depends on the versions of two other libraries
-        raise UserError(
-            f"the pretrained weights of {name} could not be had: check the connection, or fetch the file by other "
-            f"means and give its path ({_first_line(error)})"
-        ) from error
 
 
 def _ours(state: State) -> State:
@@ -198,6 +181,10 @@ _LAYOUTS = (
 
 def _fit_positions(network: Network, state: State) -> tuple[str, ...]:
     own, grid, fitted = network.state_dict(), network.encoder.grid, []
+    if all(key not in state or state[key].shape == own[key].shape for key in (_ENCODER_POSITIONS, _DECODER_POSITIONS)):
+        return ()
+    from dietcl.models.timm_models import resample_positions  # timm takes seconds to import
+
     for key in (_ENCODER_POSITIONS, _DECODER_POSITIONS):
         if key not in state or state[key].shape == own[key].shape:
             continue
@@ -205,7 +192,7 @@ def _fit_positions(network: Network, state: State) -> tuple[str, ...]:
         patches = state[key].shape[1] - prefix if state[key].dim() == 3 else 0
         # What is no square table of the right width is left for the check to name.
         if state[key].shape[-1] == own[key].shape[-1] and patches > 0 and math.isqrt(patches) ** 2 == patches:
-            state[key] = resample_abs_pos_embed(state[key].float(), [grid, grid], num_prefix_tokens=prefix)
+            state[key] = resample_positions(state[key], grid, prefix)
             fitted.append(key)
     return tuple(fitted)
 

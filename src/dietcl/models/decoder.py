@@ -3,11 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-import dietcl._compat  # noqa: F401
 from dietcl.models.encoder import position_table
-
-# isort: split
-from timm.models.vision_transformer import Block
+from dietcl.models.small_vit import Block
 
 _EPSILON = 1e-6
 
@@ -25,7 +22,7 @@ class Decoder(nn.Module):
         self.embed = nn.Linear(encoder_dim, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim).normal_(std=0.02))
         self.register_buffer("pos_embed", position_table(dim, grid))
-        self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=_EPSILON)
         self.pred = nn.Linear(dim, patch**2 * channels)
 
@@ -68,7 +65,7 @@ def reconstruction_loss(predictions_BPV: Tensor, targets_BPV: Tensor, mask_BP: T
 
 
 def paint(images_BCHW: Tensor, predictions_BPV: Tensor, mask_BP: Tensor, patch: int) -> Tensor:
-    """Return the images with their masked patches replaced by what the predictions say of them."""
+    """Return the images with their masked patches replaced by the predictions."""
     patches = patchify(images_BCHW, patch)
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True, correction=1)
     # The targets were standardized, so contrast and brightness are not predicted and come from the image.

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class GrowingHead(nn.Module):
-    """A linear layer that starts without classes; growing keeps the rows it has bit for bit.
+    """A linear layer that starts without classes; growing keeps existing rows bit for bit.
 
     With a cosine scale, logits are that many times the cosine between features and rows, and the bias is left out.
     """
@@ -24,7 +24,7 @@ class GrowingHead(nn.Module):
         return len(self.bias)
 
     def grow(self, classes: int, generator: torch.Generator) -> None:
-        """Make room for this many classes in all; new parameters take the place of the old ones."""
+        """Grow to this many classes; the parameters are replaced by new ones."""
         new = classes - self.classes
         if new < 0:
             raise ValueError(f"a head of {self.classes} classes cannot shrink to {classes}")
@@ -37,7 +37,7 @@ class GrowingHead(nn.Module):
             self.bias = nn.Parameter(torch.cat([self.bias, rows[:, -1]]))
 
     def forget(self) -> None:
-        """Start over without classes."""
+        """Remove all classes."""
         self.weight = nn.Parameter(self.weight.detach()[:0])
         self.bias = nn.Parameter(self.bias.detach()[:0])
 

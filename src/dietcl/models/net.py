@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dietcl.budget.cost import Operation, count_flops
+from dietcl.budget.cost import Operation
 from dietcl.budget.ledger import Ledger, Overdraft
+from dietcl.models.flops import count_flops
 from dietcl.models.network import Network, Weights
 from dietcl.rng import seeded, torch_generator
 from dietcl.streams.batch import Part
@@ -18,13 +19,13 @@ from dietcl.streams.stream import TimeStep
 
 
 class Unmetered(RuntimeError):
-    """Somebody ran the network without paying."""
+    """The network was run without a charge to the budget."""
 
 
 class Net:
     """What a method sees of the network; every call is charged before it computes.
 
-    Calls that say "with gradient" are charged and run without one where torch records none, as in `predict`.
+    Calls "with gradient" are charged and run without one where torch records none, as in `predict`.
     """
 
     def __init__(
@@ -33,15 +34,15 @@ class Net:
         ledger: Ledger,
         seed: int,
         initial: Callable[[], Weights],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         precision: torch.dtype = torch.float32,
     ) -> None:
         self._network = network
         self._ledger = ledger
         self._seed = seed
         self._initial = initial
-        self.say = say
-        """Tells the user a sentence."""
+        self.notify = notify
+        """Shows the user a sentence."""
         self._precision = precision
         self._paid = False
         self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
@@ -88,19 +89,19 @@ class Net:
             return _full(self._network.features(images))
 
     def classify(self, features: Tensor, purpose: str) -> Tensor:
-        """Return the logits of given features with gradient; the head that `encode` was charged for is not this one."""
+        """Return the logits of given features with gradient; `encode` does not pay for this head."""
         self._charge(purpose, "head_train", "head_forward", features)
         with self._running():
             return _full(self._network.logits_of(features))
 
     def stages(self, images: Tensor, count: int, purpose: str) -> list[Tensor]:
-        """Return maps of features [B, dim, grid, grid] with gradient from so many depths of the encoder."""
+        """Return maps of features [B, dim, grid, grid] with gradient from `count` depths of the encoder."""
         self._charge(purpose, "train", "forward", images)
         with self._running():
             return [_full(stage) for stage in self._network.stages(images, count)]
 
     def prompted(self, images: Tensor, prompts_BPD: Tensor, purpose: str, frozen: bool) -> Tensor:
-        """Return the mean of what becomes of the prompts, with gradient: to the prompts alone if frozen."""
+        """Return the mean output token of the prompts, with gradient: for the prompts alone if frozen."""
         number = prompts_BPD.shape[1]
         self._charge(purpose, "prompt" if frozen else "prompt_train", "prompt_forward", images, number)
         weights = self.weights(live=False) if frozen else None
@@ -116,7 +117,7 @@ class Net:
         return _full(losses).mean()
 
     def run(self, module: nn.Module, *inputs: Tensor, purpose: str, weights: Weights | None = None) -> Any:
-        """Run a module of the method's own with gradient, or without one under the given weights."""
+        """Run a module of the method with gradient, or without one under the given weights."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and weights is None):
             rows = len(inputs[0])
             if any(len(value) != rows for value in inputs):
@@ -172,7 +173,7 @@ class Net:
     # Weights.
 
     def weights(self, live: bool = True) -> dict[str, Tensor]:
-        """Return the weights of encoder and head by name: live ones carry a gradient, others are cut off from it."""
+        """Return the weights of encoder and head by name: live ones have a gradient, others are detached."""
         return {
             name: value if live else value.detach()
             for name, value in self._network.named_parameters()
@@ -184,13 +185,13 @@ class Net:
         return {name: value.clone() for name, value in self.weights(live=False).items()}
 
     def blend(self, anchor: Weights, share: float) -> None:
-        """Move the named weights to the point that lies this share of the way from an anchor to where they are."""
+        """Interpolate the named weights: the anchor at share 0, their present values at share 1."""
         current = self.weights(live=False)
         for name, start in anchor.items():
             current[name].copy_(torch.lerp(start, current[name], share))
 
     def reset(self, step: TimeStep) -> None:
-        """Put back the weights that the run started from, and draw the head anew."""
+        """Restore the initial weights of the run, and initialize the head again."""
         head = self._network.head
         head.forget()
         head.grow(step.seen_classes, torch_generator("cpu", self._seed, step.t, "head"))
@@ -198,24 +199,25 @@ class Net:
         self._network.load_state_dict(initial, strict=False)
 
     def build(self, make: Callable[[], nn.Module], name: str) -> nn.Module:
-        """Make a module of the method's own with weights drawn by the seed and its name; `run` runs it."""
+        """Build a module of the method, its initial weights drawn by the seed and the name; `run` runs it."""
         with seeded(self._seed, "module", name):
             module = make()
         self._guard(module)
-        return module.to(self._device)
+        return module.to(self.device)
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """The device of the network."""
         return self._network.head.weight.device
 
-    # Payment.
+    # Charges.
 
     def charge(self, purpose: str, flops: float) -> None:
-        """Charge for work of a loss that no network does, such as a product of matrices."""
+        """Charge for work outside of modules, such as a matrix product in a loss."""
         self._ledger.charge_flops(purpose, "module", flops)
 
     def pay(self, purpose: str, flops: float) -> bool:
-        """Charge for work that can be left out, such as a closed-form solve; False if it does not fit."""
+        """Charge for optional work, such as a closed-form solve; returns False if it exceeds the budget."""
         try:
             self._ledger.charge_flops(purpose, "solve", flops)
         except Overdraft:
@@ -224,7 +226,7 @@ class Net:
 
     def _charge(self, purpose: str, with_grad: Operation, without: Operation, images: Tensor, prompts: int = 0) -> None:
         if torch.is_grad_enabled() and self._ledger.is_free:
-            raise Unmetered("evaluation is free and must not learn; leave torch's gradients off in predict")
+            raise Unmetered("evaluation is free and must not compute gradients; leave torch's gradients off in predict")
         operation = with_grad if torch.is_grad_enabled() else without
         self._ledger.charge(purpose, operation, len(images), prompts=prompts)
 
@@ -262,7 +264,7 @@ class Net:
 
     def _guard(self, module: nn.Module) -> None:
         for part in module.modules():
-            # Whatever has weights of its own is guarded, so that no part of the network runs unpaid either.
+            # Every module with weights is guarded, so that no part of the network runs without a charge.
             if any(True for _ in part.parameters(recurse=False)):
                 part.register_forward_pre_hook(self._refuse_unpaid)
 
@@ -270,7 +272,7 @@ class Net:
     def _running(self) -> Iterator[None]:
         self._paid = True
         try:
-            with torch.autocast(self._device.type, self._precision, enabled=self._precision != torch.float32):
+            with torch.autocast(self.device.type, self._precision, enabled=self._precision != torch.float32):
                 yield
         finally:
             self._paid = False

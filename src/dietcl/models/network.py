@@ -11,13 +11,14 @@ from dietcl.errors import UserError
 from dietcl.models.decoder import Decoder, normalized_targets, paint, patchify, reconstruction_loss
 from dietcl.models.encoder import Encoder
 from dietcl.models.head import GrowingHead
-from dietcl.models.presets import MEAN, STD, ModelConfig
+from dietcl.models.presets import ModelConfig
+from dietcl.streams.options import MEAN, STD
 
 Weights = Mapping[str, Tensor]  # by the names that Network.named_parameters() gives
 
 
 class Network(nn.Module):
-    """Encoder, decoder and head; it has no forward of its own because only the metered network may run it."""
+    """Encoder, decoder and head; it has no forward, because only `Net` may run it."""
 
     pixel_scale: Tensor
     pixel_shift: Tensor
@@ -40,7 +41,7 @@ class Network(nn.Module):
                 f"--image-size {config.image_size}; lower the ratio or take larger images"
             )
         self.head = GrowingHead(self.encoder.dim)
-        # Images come standardized alike for every encoder; pre-trained ones were shown another standard.
+        # Images are standardized in one way; pre-trained encoders expect the statistics of their own data.
         mean, std = (torch.tensor(values)[:, None, None] for values in self.encoder.pixel_statistics)
         self.register_buffer("pixel_scale", STD / std, persistent=False)
         self.register_buffer("pixel_shift", (MEAN - mean) / std, persistent=False)
@@ -61,15 +62,15 @@ class Network(nn.Module):
         return self._tokens(images_BCHW, weights)[:, 0]
 
     def prompted(self, images_BCHW: Tensor, prompts_BPD: Tensor, weights: Weights | None = None) -> Tensor:
-        """Return the mean of what becomes of the prompts that each image is seen with."""
+        """Return the mean output token of each image's prompts."""
         return self._tokens(images_BCHW, weights, prompts_BPD)[:, 1 : 1 + prompts_BPD.shape[1]].mean(dim=1)
 
     def stages(self, images_BCHW: Tensor, count: int) -> list[Tensor]:
-        """Return maps of patch tokens [B, dim, grid, grid] from so many depths of the encoder, the last included."""
+        """Return maps of patch tokens [B, dim, grid, grid] from `count` depths of the encoder, including the last."""
         return self.encoder.stages(self._as_pretrained(images_BCHW), count)
 
     def logits_of(self, features_BD: Tensor, weights: Weights | None = None) -> Tensor:
-        """Return the logits of all classes so far, or of those that the given weights know."""
+        """Return the logits of all classes so far, or of those of the given weights."""
         if weights is None:
             logits_BC: Tensor = self.head(features_BD)
             return logits_BC
@@ -86,7 +87,7 @@ class Network(nn.Module):
         return reconstruction_loss(predictions_BPV, targets_BPV, mask_BP), predictions_BPV, mask_BP
 
     def paint(self, images_BCHW: Tensor, predictions_BPV: Tensor, mask_BP: Tensor) -> Tensor:
-        """Return the images with their masked patches replaced by what the predictions say of them."""
+        """Return the images with their masked patches replaced by the predictions."""
         painted_BCHW = paint(self._as_pretrained(images_BCHW), predictions_BPV, mask_BP, self.encoder.patch)
         return (painted_BCHW - self.pixel_shift) / self.pixel_scale
 
@@ -107,8 +108,8 @@ def build_network(config: ModelConfig, seed: int, device: torch.device | str = "
     """Return a network whose initial weights depend on the config and the seed alone."""
     target = torch.device(device)
     # Weights are drawn on the CPU, so that every device starts from the same ones; meta has none to draw.
-    birthplace = target if target.type == "meta" else torch.device("cpu")
-    with rng.seeded(seed, "initial weights"), birthplace:
+    initial_device = target if target.type == "meta" else torch.device("cpu")
+    with rng.seeded(seed, "initial weights"), initial_device:
         network = Network(config)
     return network.to(target)
 

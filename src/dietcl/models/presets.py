@@ -1,10 +1,8 @@
-"""What a network looks like, and the named sizes; free of torch so that the command line starts quickly."""
+"""The configuration of a network and the named sizes; free of torch, so that the command line starts quickly."""
 
 from dataclasses import dataclass
 
 from dietcl.errors import UserError
-
-MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1: how images are standardized, and what `micro` is trained on
 
 MOST_PIXELS = 2048
 
@@ -41,7 +39,7 @@ class ModelConfig:
             raise UserError(f"--mask-ratio {self.mask_ratio}: give a share above 0 and below 1")
 
 
-# The sizes of our own, for 32 px: the side of a patch; a patch of 8 px makes a fifth of the tokens of one of 4.
+# Patch sizes of the package's own encoders, for 32 px; patches of 8 px give a quarter of the tokens of 4 px.
 OWN_PATCHES = {"micro": 4, "nano": 8}
 
 MODELS: dict[str, ModelConfig] = {

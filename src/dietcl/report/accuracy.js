@@ -33,7 +33,7 @@ function drawGroup(f, layers, group, place, times) {
       return several ? (v.length > 1 ? deviation(v) : null) : data.runs[runs[0]].errors[measure][t];
     });
     const inside = times.map((_, i) => i).filter((i) => known(centre[i]) && known(spread[i]));
-    const edge = (sign) => inside.map((i) => `${f.sx(times[i]).toFixed(1)},${f.sy(100 * Math.max(0, centre[i] + sign * spread[i])).toFixed(1)}`);
+    const edge = (sign) => inside.map((i) => `${f.sx(times[i]).toFixed(1)},${Math.max(f.box.top, f.sy(100 * Math.max(0, centre[i] + sign * spread[i]))).toFixed(1)}`);
     if (inside.length > 1) svg("path", { class: "band", d: `M${edge(1).join("L")}L${edge(-1).reverse().join("L")}Z` }, layer);
   }
   const line = (values, className, run) =>
@@ -62,10 +62,12 @@ function accuracy(host) {
   const f = frame(host, {
     height: (wide ? 400 : 320) + (many ? 120 : 0), right: wide ? room : many ? 40 : 14,
     x: [Math.min(1, lineSteps - 1), lineSteps], first: 1, last: lineSteps, top, step,
-    tick: (v) => v.toFixed(step < 1 ? 1 : 0), xTitle: "Time steps learned", yTitle: "Accuracy (%)",
+    tick: (v) => v.toFixed(step < 1 ? 1 : 0), xTitle: byDate("Time steps learned"), yTitle: "Accuracy (%)",
     label: `Accuracy along the stream, ${title}; arrow keys read the values`,
   });
   f.root.classList.toggle("many", many);
+  const chance = data.chance.map((v) => (known(v) && 100 * v <= top ? 100 * v : null));
+  svg("path", { class: "chance", d: pathOf(times, chance, f.sx, f.sy) }, f.root);
   const layers = svg("g", {}, f.root), ends = [];
   data.groups.forEach((group, place) => {
     const end = shown(group).length ? drawGroup(f, layers, group, place, times) : null;
@@ -86,7 +88,7 @@ function accuracy(host) {
         value: percent(centre) + (known(error) ? ` ± ${(100 * error).toFixed(1)}` : "") });
     });
     rows.sort((a, b) => b.order - a.order);
-    let title = `After time step ${times[t]}`;
+    let title = `After time step ${spanOf(times[t])}`;
     if (rows.length > nearby) {
       const gap = (row) => Math.abs(f.sy(100 * row.order) - (atY ?? 0));
       const nearest = rows.reduce((best, row, i) => (gap(row) < gap(rows[best]) ? i : best), 0);
@@ -96,11 +98,12 @@ function accuracy(host) {
       raise(rows[nearest].place);
       rows = rows.slice(first, first + nearby);
     }
+    const guesses = known(data.chance[t]) ? [{ name: "chance", value: percent(data.chance[t]) }] : [];
     for (const row of rows) {
       const group = data.groups[row.place];
       svg("circle", { class: `dot k${group.color}`, r: many ? 3.5 : 4.5, cx: f.sx(times[t]), cy: f.sy(100 * row.order) }, dots);
     }
-    showTip(title, rows, x, y);
+    showTip(title, [...rows, ...guesses], x, y);
   }, () => { if (many) raise(null); });
 }
 

@@ -68,6 +68,12 @@ function showTip(title, rows, x, y) {
 }
 const hideTip = () => { tip.hidden = true; };
 
+// The user's own date of a time step where there is one, else its number.
+const dateOf = (t) => data.dates?.[t - 1]?.split(" to ")[0] ?? t;
+const spanOf = (t) => (data.dates?.[t - 1] ? `${t} (${data.dates[t - 1]})` : t);
+const byDate = (title) => (data.dates ? `${title}, by first date` : title);
+const dateWidth = 16 + 7 * Math.max(0, ...(data.dates ?? []).map((_, i) => String(dateOf(i + 1)).length));
+
 /** Draws axes and returns the drawing with its scales. */
 function frame(host, o) {
   const width = Math.max(240, host.clientWidth);
@@ -81,12 +87,26 @@ function frame(host, o) {
     svg("line", { class: v ? "grid-line" : "axis-line", x1: box.left, x2: box.right, y1: sy(v), y2: sy(v) }, root);
     svg("text", { x: box.left - 8, y: sy(v) + 4, "text-anchor": "end" }, root, o.tick(v));
   }
-  for (const t of timeTicks(o.first, o.last, box.right - box.left)) {
-    svg("text", { x: sx(t), y: box.bottom + 18, "text-anchor": "middle" }, root, t);
+  for (const t of timeTicks(o.first, o.last, box.right - box.left, data.dates ? dateWidth : undefined)) {
+    svg("text", { x: sx(t), y: box.bottom + 18, "text-anchor": "middle" }, root, dateOf(t));
   }
   svg("text", { class: "title", x: 0, y: 12 }, root, o.yTitle);
   svg("text", { class: "title", x: (box.left + box.right) / 2, y: o.height - 4, "text-anchor": "middle" }, root, o.xTitle);
   return { root, box, sx, sy };
+}
+
+/** Shows below a chart which colour stands for what. */
+function legend(host, names, more = []) {
+  const box = html("div", "legend", host);
+  for (const [look, name] of [...names.map((name) => [`n${data.names[name]}`, name]), ...more]) {
+    const entry = html("span", "", box);
+    html("span", `swatch ${look}`, entry);
+    entry.append(name);
+  }
+}
+function scaleLegend(host, className, low, high) {
+  const box = html("div", className, host);
+  html("span", "", box, low); html("i", "", box); html("span", "", box, high);
 }
 
 const scaleFor = (highest, cap) => {

@@ -1,32 +1,28 @@
-"""PNG figures by matplotlib, which is imported only when a figure is drawn."""
+"""PNG figures by matplotlib."""
 
+import math
 import re
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
 
+from dietcl.report import series
+from dietcl.report.confusion import Images
+from dietcl.report.figure_style import figure_style, shorten, show_time_steps, whole_numbers
 from dietcl.report.groups import Group, entries_of
-from dietcl.report.runs import Images, Run
-from dietcl.report.series import (
-    MEASURES,
-    ceiling,
-    chosen_samples,
-    chosen_triples,
-    is_point,
-    lone_points,
-    loss_lines,
-    origin_lines,
-    spending,
-)
-from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, QUIET, RIGHT, WRONG, look
+from dietcl.report.runs import RunRecord
+from dietcl.report.style import FEW, NAME_PALETTE, PALETTE, PATTERNS, QUIET, RIGHT, WRONG
 
 _FIGURE_SPACE = "\u2007"  # as wide as a digit
 _LABEL = 34  # characters on a line of the legend
+_BELOW: Any = {"loc": "upper left", "bbox_to_anchor": (0, -0.18)}  # where the legend of a run's chart stands
 
 
 @dataclass(frozen=True)
@@ -41,8 +37,6 @@ class Figure:
 
 def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     """Draw every figure that the runs have data for into a folder."""
-    import matplotlib
-
     for pattern in ("accuracy_*.png", "*-[0-9][0-9]-*.png", "*-[0-9][0-9][0-9]-*.png"):
         for stale in folder.glob(pattern):
             stale.unlink()
@@ -53,21 +47,21 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     def keep(canvas: Any, kind: str, run: int, alt: str) -> None:
         if canvas is None:
             return
-        suffix = f"-{run + 1:02d}-{_slug(entries[run].label)}" if run >= 0 else ""
-        path = folder / f"{kind}{suffix}.png"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            canvas.savefig(path)
+        path = folder / f"{kind}.png"
+        if run >= 0:
+            slug = re.sub(r"[^a-z0-9]+", "-", entries[run].label.lower()).strip("-")[:40]
+            path = folder / f"{kind}-{run + 1:02d}-{slug or 'run'}.png"
+        canvas.savefig(path)
         figures.append(Figure(path, kind, run, alt))
 
-    with matplotlib.rc_context(MATPLOTLIB):
-        for measure in MEASURES[:2]:
-            drawn = _accuracy(groups, measure.curve, measure.title)
-            keep(drawn, measure.curve, -1, f"Accuracy along the stream, {measure.title.lower()}")
-        top, colors = ceiling(runs), name_colors(runs)
+    with figure_style():
+        for curve in ("accuracy_mean", "accuracy_pooled"):
+            title = series.MEASURES[curve]
+            keep(_accuracy(groups, curve, title), curve, -1, f"Accuracy along the stream, {title.lower()}")
+        top, colors, dates = series.ceiling(runs), name_colors(runs), series.shared_dates(runs)
         for i, entry in enumerate(entries):
             run, label = entry.run, entry.label
-            keep(_matrix(run, label, top), "matrix", i, f"Accuracy matrix of {label}")
+            keep(_matrix(run, label, top, dates), "matrix", i, f"Accuracy matrix of {label}")
             keep(_budget(run, label, colors), "budget", i, f"Where the budget of {label} went")
             keep(_losses(run, label, colors), "losses", i, f"Training losses of {label}")
             keep(_within(run, label), "within", i, f"Accuracy of {label} within time steps")
@@ -76,10 +70,10 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
     return figures
 
 
-def name_colors(runs: Sequence[Run]) -> dict[str, int]:
+def name_colors(runs: Sequence[RunRecord]) -> dict[str, int]:
     """Give every purpose and loss term a place in the palette, the same in all charts and no two alike in one chart."""
-    charts = [list(losses.lines) for run in runs if (losses := loss_lines(run))]
-    charts += [list(spent.by_purpose) for run in runs if (spent := spending(run))]
+    charts = [list(losses.lines) for run in runs if (losses := series.loss_lines(run))]
+    charts += [list(spent.by_purpose) for run in runs if (spent := series.spending(run))]
     places: dict[str, int] = {}
     for i, name in enumerate(dict.fromkeys(name for chart in charts for name in chart)):
         taken = {places.get(other) for chart in charts if name in chart for other in chart}
@@ -88,24 +82,12 @@ def name_colors(runs: Sequence[Run]) -> dict[str, int]:
     return places
 
 
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:40] or "run"
-
-
 def _plot(width: float, height: float, title: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
     figure = Canvas(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, pad=10)
-    axes.xaxis.set_major_locator(_whole_numbers())
+    axes.xaxis.set_major_locator(whole_numbers())
     return figure, axes
-
-
-def _whole_numbers() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)  # with more, a single time step gets tenths
 
 
 def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
@@ -116,9 +98,9 @@ def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
     width, height = (10.5, max(5.4, 1.2 + 0.2 * lines)) if many else (8.0, 4.2)
     figure, axes = _plot(width, height, f"Accuracy along the stream: {title.lower()}")
     keys = []
-    for place, group in enumerate(groups):
+    for group in groups:
         values = np.array([100 * getattr(run.summary, curve) for run in group.runs])
-        style = {"color": PALETTE[look(place).color], "ls": PATTERNS[look(place).pattern]}
+        style = {"color": PALETTE[group.look.color], "ls": PATTERNS[group.look.pattern]}
         t, centre = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
         if not many:  # the bands and seeds of more groups would hide each other
             for line in values if len(values) > 1 else ():
@@ -127,33 +109,43 @@ def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
                 error = 100 * getattr(group.runs[0].summary, f"{curve}_se")
                 axes.fill_between(t, centre - error, centre + error, color=style["color"], alpha=0.15, lw=0)
         axes.plot(t, centre, lw=1.8 if many else 2.4 if len(values) > 1 else 2, **style)
-        lone = lone_points(centre)
+        lone = series.lone_points(centre)
         diamond = {"color": style["color"], "marker": "D", "ms": 8, "mec": "white", "ls": ""}
         axes.plot(t[lone], centre[lone], zorder=3, **diamond)
         final = next(iter(centre[~np.isnan(centre)][::-1].tolist()), -1.0)
-        (key,) = axes.plot([], [], **(diamond if all(map(is_point, group.runs)) else style | {"lw": 2}))
+        (key,) = axes.plot([], [], **(diamond if all(map(series.is_point, group.runs)) else style | {"lw": 2}))
         keys.append((final, key, group.label))
+    runs = [run for group in groups for run in group.runs]
+    chance = np.array([math.nan if share is None else 100 * share for share in series.chance_line(runs)])
+    if not np.isnan(chance).all():
+        # Below the lines, and not to widen their scale: chance among one or two classes is high.
+        highest = axes.get_ylim()[1]
+        (key,) = axes.plot(np.arange(1, len(chance) + 1), chance, color=QUIET, lw=1.2, ls=(0, (1.1, 2)), zorder=1)
+        axes.set_ylim(top=highest)
+        keys.append((float(chance[~np.isnan(chance)][-1]), key, "chance"))
     axes.set(xlabel="Time steps learned", ylabel="Accuracy (%)")
     axes.set_ylim(bottom=0)
     axes.set_xlim(0.5)
+    _show_dates(axes.xaxis, series.shared_dates(runs))
+    labels = [label for _, _, label in keys]
+    beside: dict[str, Any] = {}
     if many:
         keys.sort(key=lambda entry: -entry[0])  # as the lines end, from top to bottom
-        axes.legend(
-            [key for _, key, _ in keys],
-            [_ranked(final, label) for final, _, label in keys],
-            title="A(T) in %, method",
-            alignment="left",
-            loc="upper left",
-            bbox_to_anchor=(1.02, 1),
-            borderaxespad=0,
-            handlelength=3,
-            labelspacing=0.45,
-            fontsize=8.5,
-            title_fontsize=8.5,
-        )
-    else:
-        axes.legend([key for _, key, _ in keys], [label for _, _, label in keys])
+        labels = [_ranked(final, label) for final, _, label in keys]
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "borderaxespad": 0, "alignment": "left"}
+        beside |= {"title": "A(T) in %, method", "handlelength": 3, "labelspacing": 0.45}
+        beside |= {"fontsize": 8.5, "title_fontsize": 8.5}
+    axes.legend([key for _, key, _ in keys], labels, **beside)
     return figure
+
+
+def _show_dates(axis: Any, dates: list[str] | None) -> None:
+    """Write the first date of a time step beside an axis in place of its number."""
+    if dates is not None:
+        begins = [date.partition(" to ")[0] for date in dates]
+        axis.set_major_formatter(lambda t, _: begins[int(t) - 1] if 1 <= t <= len(begins) else "")
+        axis.set_label_text(f"{axis.get_label_text()}, by first date")
+        axis.set_tick_params(rotation=30 if axis.axis_name == "x" else 0)
 
 
 def _ranked(final: float, label: str) -> str:
@@ -163,23 +155,24 @@ def _ranked(final: float, label: str) -> str:
     return f"{number.rjust(4, _FIGURE_SPACE)}  {rest}"
 
 
-def _matrix(run: Run, label: str, top: float) -> Any:
+def _matrix(run: RunRecord, label: str, top: float, dates: list[str] | None = None) -> Any:
     if not run.summary.learned:
         return None
     figure, axes = _plot(5.4, 4.8, f"{label}: accuracy matrix")
     size = run.summary.time_steps
-    image = axes.imshow(
-        100 * run.summary.accuracy, cmap="Blues", vmin=0, vmax=100 * top, extent=(0.5, size + 0.5, size + 0.5, 0.5)
-    )
+    extent = (0.5, size + 0.5, size + 0.5, 0.5)
+    image = axes.imshow(100 * run.summary.accuracy, cmap="Blues", vmin=0, vmax=100 * top, extent=extent)
     axes.grid(visible=False)
-    axes.yaxis.set_major_locator(_whole_numbers())
+    axes.yaxis.set_major_locator(whole_numbers())
     axes.set(xlabel="Test images of time step", ylabel="After learning time step")
+    for axis in (axes.xaxis, axes.yaxis):
+        _show_dates(axis, dates)
     figure.colorbar(image, ax=axes, label="Accuracy (%)", shrink=0.8).outline.set_visible(False)
     return figure
 
 
-def _budget(run: Run, label: str, colors: dict[str, int]) -> Any:
-    spent = spending(run)
+def _budget(run: RunRecord, label: str, colors: dict[str, int]) -> Any:
+    spent = series.spending(run)
     if spent is None:
         return None
     figure, axes = _plot(6.4, 3.8, f"{label}: where the budget went")
@@ -187,20 +180,17 @@ def _budget(run: Run, label: str, colors: dict[str, int]) -> Any:
     for name, amounts in spent.by_purpose.items():
         axes.bar(spent.t, amounts, 0.82, bottom=base, color=NAME_PALETTE[colors[name]], label=name)
         base = base + amounts
-    axes.bar(
-        spent.t, spent.unused, 0.82, bottom=base, color="#F3F4F6", edgecolor="#9AA1AB", hatch="////", label="unused"
-    )
-    margin = 0.6 if len(spent.t) > 1 else 1.6  # a single bar is no wall
-    axes.set(xlabel="Time step", ylabel=f"Spent ({spent.unit})", xlim=(spent.t[0] - margin, spent.t[-1] + margin))
-    if len(spent.t) == 1:
-        axes.set_xticks(spent.t)
+    spare: Any = {"color": "#F3F4F6", "edgecolor": "#9AA1AB", "hatch": "////"}
+    axes.bar(spent.t, spent.unused, 0.82, bottom=base, label="unused", **spare)
+    axes.set(xlabel="Time step", ylabel=f"Spent ({spent.unit})")
+    show_time_steps(axes, spent.t)
     axes.grid(visible=False, axis="x")
-    axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.18))
+    axes.legend(ncols=4, **_BELOW)
     return figure
 
 
-def _losses(run: Run, label: str, colors: dict[str, int]) -> Any:
-    losses = loss_lines(run)
+def _losses(run: RunRecord, label: str, colors: dict[str, int]) -> Any:
+    losses = series.loss_lines(run)
     if losses is None:
         return None
     figure, axes = _plot(6.4, 3.6, f"{label}: training loss by term")
@@ -211,14 +201,12 @@ def _losses(run: Run, label: str, colors: dict[str, int]) -> Any:
     axes.set(xlabel="Time step", ylabel="Training loss")
     axes.set_ylim(bottom=0)
     axes.set_xlim(losses.t[0] - 0.5, losses.t[-1] + 0.5)
-    axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.18))
+    axes.legend(ncols=4, **_BELOW)
     return figure
 
 
-def _within(run: Run, label: str) -> Any:
-    import matplotlib
-
-    curves = origin_lines(run)
+def _within(run: RunRecord, label: str) -> Any:
+    curves = series.origin_lines(run)
     if curves is None:
         return None
     figure, axes = _plot(6.4, 3.8, f"{label}: accuracy within time steps")
@@ -227,12 +215,12 @@ def _within(run: Run, label: str) -> Any:
         axes.plot(curves.x, 100 * values, color=shade, lw=1.3, label=name)
     axes.set(xlabel="Time step being learned", ylabel="Accuracy (%)")
     axes.set_ylim(bottom=0)
-    axes.legend(title="Test images of time step", ncols=8, loc="upper left", bbox_to_anchor=(0, -0.18), fontsize=8)
+    axes.legend(title="Test images of time step", ncols=8, fontsize=8, **_BELOW)
     return figure
 
 
-def _samples(run: Run, label: str) -> Any:
-    chosen = chosen_samples(run)
+def _samples(run: RunRecord, label: str) -> Any:
+    chosen = series.chosen_samples(run)
     if run.samples is None or not chosen:
         return None
     samples, columns = run.samples, 10
@@ -242,22 +230,17 @@ def _samples(run: Run, label: str) -> Any:
         color = RIGHT if right else WRONG
         row, column = divmod(place, columns)
         _put(axes, samples.images[i], column, 1.3 * row, color)
-        said = _short(samples.label[i]) if right else f"{_short(samples.label[i])}\nnot {_short(samples.predicted[i])}"
-        axes.text(column + 0.45, 1.3 * row + 0.95, said, fontsize=7, color=color, ha="center", va="top")
+        words = shorten(samples.label[i], 12) + ("" if right else f"\nnot {shorten(samples.predicted[i], 12)}")
+        axes.text(column + 0.45, 1.3 * row + 0.95, words, fontsize=7, color=color, ha="center", va="top")
     return figure
 
 
-def _reconstructions(run: Run, label: str) -> Any:
-    chosen = chosen_triples(run)
+def _reconstructions(run: RunRecord, label: str) -> Any:
+    chosen = series.chosen_triples(run)
     if run.samples is None or not chosen:
         return None
     figure, axes = _board(3, len(chosen), 1.0, f"{label}: reconstructions")
-    rows: tuple[tuple[str, Images], ...] = (
-        ("original", run.samples.originals),
-        ("masked", run.samples.masked),
-        ("reconstructed", run.samples.reconstructed),
-    )
-    for row, (title, images) in enumerate(rows):
+    for row, (title, images) in enumerate(run.samples.triples.items()):
         for column, i in enumerate(chosen):
             _put(axes, images[i], column, row, "#D1D5DB")
         axes.text(-0.06, row + 0.45, title, fontsize=8, color=QUIET, rotation=90, ha="right", va="center")
@@ -273,13 +256,7 @@ def _board(rows: int, columns: int, height: float, title: str) -> tuple[Any, Any
 
 
 def _put(axes: Any, image: Images, x: float, y: float, border: str) -> None:
-    from matplotlib.patches import Rectangle
-
     limits = axes.axis()
     axes.imshow(image, interpolation="nearest", extent=(x, x + 0.9, y + 0.9, y))
     axes.axis(limits)
     axes.add_patch(Rectangle((x, y), 0.9, 0.9, fill=False, edgecolor=border, linewidth=2, clip_on=False))
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 12 else f"{label[:11]}…"

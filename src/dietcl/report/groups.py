@@ -1,12 +1,14 @@
 """Groups runs that differ in nothing but the seed, and gives every run a label that tells it from the others."""
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dietcl.methods import METHODS, method_class, method_config
-from dietcl.report.runs import Run
+from dietcl.methods import METHODS, method_config
+from dietcl.report.runs import RunRecord
+from dietcl.report.style import LOOKS, PALETTE, Look, look
 
 _OF_ONE_RUN = {"seed", "hash", "stream_identity"}
 
@@ -15,9 +17,10 @@ _OF_ONE_RUN = {"seed", "hash", "stream_identity"}
 class Entry:
     """A run with its label and the place of its group."""
 
-    run: Run
+    run: RunRecord
     label: str
     place: int
+    look: Look
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,24 +28,32 @@ class Group:
     """Runs of one configuration with different seeds."""
 
     label: str
+    look: Look
     entries: tuple[Entry, ...]
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         return tuple(entry.run for entry in self.entries)
 
 
-def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
+def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
     """Group runs by configuration, in the order of first appearance."""
-    members: dict[str, list[Run]] = {}
+    members: dict[str, list[RunRecord]] = {}
     for run in runs:
-        members.setdefault(_identity(run), []).append(run)
+        # A run that stopped early is no further seed of those that did not: its A(T) is of another T.
+        identity = [dict(_leaves(run.config)), run.summary.learned, run.summary.time_steps]
+        members.setdefault(json.dumps(identity, sort_keys=True, default=str), []).append(run)
     sets = list(members.values())
     labels = _labels([group[0] for group in sets])
+    looks = _looks([group[0].method for group in sets])
     groups = []
-    for place, (label, group) in enumerate(zip(labels, sets, strict=True)):
-        named = zip(group, _run_labels(label, group), strict=True)
-        groups.append(Group(label=label, entries=tuple(Entry(run, own, place) for run, own in named)))
+    for place, (label, own_look, group) in enumerate(zip(labels, looks, sets, strict=True)):
+        seeds = [run.seed for run in group]
+        entries = []
+        for run in group:
+            name = f"seed {run.seed}" if seeds.count(run.seed) == 1 and run.seed is not None else run.name
+            entries.append(Entry(run, f"{label} · {name}" if len(group) > 1 else label, place, own_look))
+        groups.append(Group(label, own_look, tuple(entries)))
     return tuple(groups)
 
 
@@ -51,10 +62,23 @@ def entries_of(groups: Sequence[Group]) -> list[Entry]:
     return [entry for group in groups for entry in group.entries]
 
 
-def _identity(run: Run) -> str:
-    # A run that stopped early is no further seed of those that did not: its A(T) is of another T.
-    progress = [run.summary.learned, run.summary.time_steps]
-    return json.dumps([dict(_leaves(run.config)), progress], sort_keys=True, default=str)
+def _looks(methods: Sequence[str]) -> list[Look]:
+    """Give a method the same look in every report: that of its place in the registry.
+
+    One that is not registered gets the look of its name's hash, or the next free one. Further configurations of a
+    method keep its colour as long as there is another line pattern for it.
+    """
+    place_of = {method: place % LOOKS for place, method in enumerate(METHODS)}
+    taken = {place_of[method] for method in methods if method in place_of}
+    looks = []
+    for number, method in enumerate(methods):
+        place = place_of.get(method, zlib.crc32(method.encode()) % LOOKS)
+        if method in methods[:number] or method not in place_of:
+            candidates = (*range(place, place + LOOKS, len(PALETTE)), *range(LOOKS))
+            place = next((free for other in candidates if (free := other % LOOKS) not in taken), place)
+            taken.add(place)
+        looks.append(look(place))
+    return looks
 
 
 def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,57 +92,42 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", part
 
 
-def _labels(runs: list[Run]) -> list[str]:
-    labels = [_method_name(run) for run in runs]
-    labels = [
-        label if run.stopped is None else f"{label}, {run.summary.learned} of {run.due} time steps"
-        for label, run in zip(labels, runs, strict=True)
-    ]
-    if len({run.stream for run in runs}) > 1:
-        labels = [f"{label} on {run.stream}" for label, run in zip(labels, runs, strict=True)]
-    if len({run.budget for run in runs}) > 1:
-        labels = [f"{label}, {run.budget}" for label, run in zip(labels, runs, strict=True)]
+def _labels(runs: list[RunRecord]) -> list[str]:
+    sharing: dict[str, list[RunRecord]] = {}
+    labels = []
+    for run in runs:
+        label = _method_name(run)
+        label += "" if run.stopped is None else f", {run.summary.learned} of {run.due} time steps"
+        label += f" on {run.stream}" if len({other.stream for other in runs}) > 1 else ""
+        label += f", {run.budget}" if len({other.budget for other in runs}) > 1 else ""
+        sharing.setdefault(label, []).append(run)
+        labels.append(label)
     return [
-        f"{label} ({_difference(run, [other for other, its in zip(runs, labels, strict=True) if its == label])})"
-        if labels.count(label) > 1
-        else label
+        f"{label} ({_difference(run, sharing[label])})" if len(sharing[label]) > 1 else label
         for label, run in zip(labels, runs, strict=True)
     ]
 
 
-def _method_name(run: Run) -> str:
+def _method_name(run: RunRecord) -> str:
     """Return METHOD, or METHOD:VARIANT if the run has all that sets a variant apart from the method's defaults."""
     if run.method not in METHODS:
         return run.method
     options = run.config.get("method_config") or {}
     default = vars(method_config(run.method))
-    for variant, named in method_class(run.method).variants.items():
+    for variant, named in METHODS[run.method].variants.items():
         own = {name: value for name, value in vars(named).items() if value != default[name]}
         if own.items() <= options.items():
             return f"{run.method}:{variant}"
     return run.method
 
 
-def _difference(run: Run, alike: list[Run]) -> str:
-    """Say in what a run's configuration differs from those that share its label."""
+def _difference(run: RunRecord, alike: list[RunRecord]) -> str:
+    """Return in what a run's configuration differs from those that share its label."""
     own = dict(_leaves(run.config))
     others = [dict(_leaves(other.config)) for other in alike]
     keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
-    told = {tuple(str(other.get(key)) for key in keys[:3]) for other in others}
-    if not keys or len(told) < len(others):
+    distinct = {tuple(str(other.get(key)) for key in keys[:3]) for other in others}
+    if not keys or len(distinct) < len(others):
         return run.name
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {_brief(own[key])}" for key in keys[:3])
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _run_labels(label: str, runs: list[Run]) -> tuple[str, ...]:
-    if len(runs) == 1:
-        return (label,)
-    seeds = [run.seed for run in runs]
-    return tuple(
-        f"{label} · seed {run.seed}" if seeds.count(run.seed) == 1 and run.seed is not None else f"{label} · {run.name}"
-        for run in runs
-    )
+    values = {key: f"{own[key]:.3g}" if isinstance(own[key], float) else str(own[key]) for key in keys[:3]}
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())

@@ -1,16 +1,20 @@
 function matrix(host, run) {
-  const n = run.steps, left = 46, top = 26;
+  const n = run.steps, top = 26;
+  const left = data.dates ? Math.max(46, dateWidth) : 46, below = data.dates ? 0.65 * dateWidth + 30 : 40;
   const size = Math.max(2, Math.min(Math.floor((host.clientWidth - left - 8) / n), Math.floor(560 / n), 44));
   const gap = size > 8 ? 1 : 0;
-  const width = left + n * size + 8, height = top + n * size + 40;
+  const width = left + n * size + 8, height = top + n * size + below;
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "square" });
   root.setAttribute("aria-label", `Accuracy matrix of ${run.label}`);
   host.replaceChildren(root);
-  svg("text", { class: "title", x: 0, y: 12 }, root, "After learning time step");
-  svg("text", { class: "title", x: left + (n * size) / 2, y: height - 4, "text-anchor": "middle" }, root, "Test images of time step");
+  svg("text", { class: "title", x: 0, y: 12 }, root, byDate("After learning time step"));
+  svg("text", { class: "title", x: left + (n * size) / 2, y: height - 4, "text-anchor": "middle" }, root, byDate("Test images of time step"));
   for (const t of timeTicks(1, n, n * size, 26)) {
-    svg("text", { x: left - 8, y: top + (t - 0.5) * size + 4, "text-anchor": "end" }, root, t);
-    svg("text", { x: left + (t - 0.5) * size, y: top + n * size + 16, "text-anchor": "middle" }, root, t);
+    svg("text", { x: left - 8, y: top + (t - 0.5) * size + 4, "text-anchor": "end" }, root, dateOf(t));
+    const x = left + (t - 0.5) * size, y = top + n * size + 16;
+    // Slanted, as dates are wider than the cells above them.
+    const place = data.dates ? { x: x + 4, y: y - 2, "text-anchor": "end", transform: `rotate(-40 ${x + 4} ${y - 2})` } : { x, y, "text-anchor": "middle" };
+    svg("text", place, root, dateOf(t));
   }
   run.matrix.forEach((row, t) => row.forEach((v, k) => {
     if (!known(v)) return;
@@ -21,6 +25,7 @@ function matrix(host, run) {
     const value = svg("text", { class: "cell-value", x: left + (k + 0.5) * size, y: top + (t + 0.5) * size + 4, "text-anchor": "middle" }, root, (100 * v).toFixed(0));
     value.style.fill = share > 0.5 ? "var(--card)" : "var(--ink)";
   }));
+  scaleLegend(host, "heat", "0 %", `${(100 * data.ceiling).toFixed(0)} %`);
   const mark = svg("rect", { class: "mark", width: size, height: size, visibility: "hidden", rx: 2 }, root);
   const leave = () => { mark.setAttribute("visibility", "hidden"); hideTip(); };
   root.addEventListener("pointermove", (event) => {
@@ -31,16 +36,17 @@ function matrix(host, run) {
     mark.setAttribute("x", left + k * size - gap / 2); mark.setAttribute("y", top + t * size - gap / 2);
     mark.setAttribute("visibility", "visible");
     showTip(`${percent(v)} ± ${(100 * run.matrixErrors[t][k]).toFixed(1)}`, [
-      { name: "after learning time step", value: t + 1 },
-      { name: "test images of time step", value: k > t ? `${k + 1} (not learned yet)` : k + 1 },
+      { name: "after learning time step", value: spanOf(t + 1) },
+      { name: "test images of time step", value: k > t ? `${spanOf(k + 1)} (not learned yet)` : spanOf(k + 1) },
     ], event.clientX, event.clientY);
   });
   root.addEventListener("pointerleave", leave);
 }
 
 function budget(host, run) {
-  const b = run.budget, names = Object.keys(b.amounts);
-  const { step, top } = scaleFor(Math.max(...b.totals));
+  const b = run.budget, names = Object.keys(b.by_purpose);
+  const totals = b.t.map((_, i) => names.reduce((sum, name) => sum + b.by_purpose[name][i], Math.max(0, b.unused[i])));
+  const { step, top } = scaleFor(Math.max(...totals));
   const first = b.t[0], last = b.t.at(-1);
   const f = frame(host, {
     height: 270, left: 56, x: [first - 0.5, last + 0.5], first, last, top, step, tick: amount,
@@ -56,12 +62,13 @@ function budget(host, run) {
       svg("rect", { ...attributes, x: f.sx(t) - bar / 2, width: bar, y: f.sy(base + value), height: Math.max(0, f.sy(base) - f.sy(base + value)) }, f.root);
       base += value;
     };
-    for (const name of names) block(b.amounts[name][i], { class: `bar n${data.names[name]}` });
+    for (const name of names) block(b.by_purpose[name][i], { class: `bar n${data.names[name]}` });
     block(b.unused[i], { class: "spare", fill: `url(#spare-${run.index})` });
   });
+  legend(host, names, [["unused", "unused"]]);
   follow(f, b.t, (i, x, y) => {
     const share = (v) => `${amount(v)} (${((100 * v) / (b.budget[i] || 1)).toFixed(0)} %)`;
-    const rows = names.map((name) => ({ color: `n${data.names[name]}`, name, value: share(b.amounts[name][i]) }));
+    const rows = names.map((name) => ({ color: `n${data.names[name]}`, name, value: share(b.by_purpose[name][i]) }));
     rows.push({ color: "unused", name: "unused", value: share(b.unused[i]) }, { name: "budget", value: `${amount(b.budget[i])} ${b.unit}` });
     showTip(`Time step ${b.t[i]}`, rows, x, y);
   });
@@ -80,6 +87,7 @@ function losses(host, run) {
     const d = pathOf(own.map((i) => x[i]), own.map((i) => lines[name][i]), f.sx, f.sy);
     svg("path", { class: `line fine n${data.names[name]}`, d }, f.root);
   }
+  legend(host, names);
   follow(f, x, (i, px, py, dots) => {
     const rows = names.filter((name) => known(lines[name][i])).map((name) => {
       svg("circle", { class: `dot n${data.names[name]}`, r: 4, cx: f.sx(x[i]), cy: f.sy(lines[name][i]) }, dots);
@@ -105,6 +113,7 @@ function within(host, run) {
     const values = lines[k].map((v) => (known(v) ? 100 * v : null));
     svg("path", { class: "line fine", d: pathOf(x, values, f.sx, f.sy) }, f.root).style.stroke = ramp(k);
   }
+  scaleLegend(host, "heat ramp", `images of time step ${origins[0]}`, origins.at(-1));
   follow(f, x, (i, px, py, dots, atY) => {
     const here = origins.filter((k) => known(lines[k][i])), newest = here.at(-1), older = here.slice(0, -1);
     if (!here.length) return;

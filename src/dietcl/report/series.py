@@ -1,17 +1,18 @@
 """What the charts draw, computed once for the page and for the PNG figures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dietcl.budget.accounts import Item
-from dietcl.report.runs import Run
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from dietcl.metrics import Floats
+from dietcl.report.confusion import Ints
+from dietcl.report.runs import RunRecord
+from dietcl.streams.times import format_spans
 
 _LOSS_POINTS = 400
 _SAMPLES = 40
@@ -38,145 +39,150 @@ class Spending:
     budget: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class Measure:
-    """A curve along the stream that the accuracy chart offers."""
-
-    key: str
-    title: str
-    curve: str
-    error: str
-
-
-MEASURES = (
-    Measure("mean", "Mean over time steps", "accuracy_mean", "accuracy_mean_se"),
-    Measure("pooled", "Pooled over images", "accuracy_pooled", "accuracy_pooled_se"),
-    Measure("current", "Newest time step", "current", "current_se"),
-    Measure("old", "Older time steps", "old_mean", "old_mean_se"),
-)
+# The curves that the accuracy chart offers, by field of the summary; the standard error is called the same and _se.
+MEASURES = {
+    "accuracy_mean": "Mean over time steps",
+    "accuracy_pooled": "Pooled over images",
+    "current": "Newest time step",
+    "old_mean": "Older time steps",
+}
 
 
-def loss_lines(run: Run) -> Lines | None:
-    """Return the training loss by term, averaged over short stretches, or None without updates."""
+def loss_lines(run: RunRecord) -> Lines | None:
+    """Return the training loss by term, averaged over short segments, or None without updates."""
     events = run.of("update")
     if not events:
         return None
-    t = np.array([int(event["t"]) for event in events])
-    whole = {step.t: sum(item.passes for item in step.items) for step in run.receipts.steps} if run.receipts else {}
-    x = _positions(t, np.array([float(event["spent"]) for event in events]), whole)
+    t = np.array([event["t"] for event in events], np.int64)
+    totals = {step.t: sum(item.passes for item in step.items) for step in run.receipts.steps} if run.receipts else {}
+    x = _positions(t, np.array([event["spent"] for event in events], np.float64), totals)
     terms = list(dict.fromkeys(name for event in events for name in event["loss"]))
-    table = np.array([[_float(event["loss"].get(name)) for name in terms] for event in events])
+    table = np.array([[event["loss"].get(name) for name in terms] for event in events], np.float64)  # None is nan
     # Stretches never span two time steps, or the jumps between them would blur.
     per_step = max(1, _LOSS_POINTS // len(np.unique(t)))
     within = np.minimum((x - t + 0.5) * per_step, per_step - 1).astype(np.int64)
-    _, first, stretch = np.unique(t * per_step + within, return_index=True, return_inverse=True)
-    return Lines(
-        t=t[first],
-        x=_stretch_means(x, stretch),
-        lines={name: _stretch_means(table[:, i], stretch) for i, name in enumerate(terms)},
-    )
+    _, first, segment = np.unique(t * per_step + within, return_index=True, return_inverse=True)
+    lines = {name: _segment_means(values, segment) for name, values in zip(terms, table.T, strict=True)}
+    return Lines(t[first], _segment_means(x, segment), lines)
 
 
-def origin_lines(run: Run) -> Lines | None:
+def origin_lines(run: RunRecord) -> Lines | None:
     """Return accuracy within time steps by time step of origin, or None if no curves were asked for."""
     events = run.of("curve")
     if not events:
         return None
-    t = np.array([int(event["t"]) for event in events])
-    x = _positions(t, np.array([float(event["update"]) for event in events]), {})
+    t = np.array([event["t"] for event in events], np.int64)
+    x = _positions(t, np.array([event["update"] for event in events], np.float64), {})
     table = np.full((len(events), max(len(event["accuracy"]) for event in events)), np.nan)
     for row, event in zip(table, events, strict=True):
-        row[: len(event["accuracy"])] = [_float(value) for value in event["accuracy"]]
+        row[: len(event["accuracy"])] = event["accuracy"]
     # Where a time step has no test images, the events hold zeros for want of a value.
     tested = np.flatnonzero((run.summary.accuracy >= 0).any(axis=0, keepdims=True))
     lines = {str(k + 1): table[:, k] for k in tested.tolist() if k < table.shape[1]}
-    return Lines(t=t, x=x, lines=lines) if lines else None
+    return Lines(t, x, lines) if lines else None
 
 
-def spending(run: Run) -> Spending | None:
+def spending(run: RunRecord) -> Spending | None:
     """Return where the budget went, or None without receipts."""
     if run.receipts is None or not run.receipts.steps:
         return None
     steps = run.receipts.steps
-    purposes = dict.fromkeys(item.purpose for step in steps for item in step.items)
-    amounts = [_amounts(step.items, run.receipts.unit, step.spent) for step in steps]
+    amounts = [passes_by_purpose(step.items) for step in steps]
+    if run.receipts.unit != "passes":  # seconds are not itemized; passes tell how they divide
+        for step, passes in zip(steps, amounts, strict=True):
+            total = sum(passes.values())
+            passes |= {name: step.spent * part / total for name, part in passes.items() if total}
+    purposes = dict.fromkeys(name for amount in amounts for name in amount)
+    table = {name: np.array([amount.get(name, 0.0) for amount in amounts]) for name in purposes}
     return Spending(
         t=tuple(step.t for step in steps),
         unit=run.receipts.unit,
-        # Some work is counted but free, such as evaluation.
-        by_purpose={
-            name: np.array([amount.get(name, 0.0) for amount in amounts])
-            for name in purposes
-            if any(amount.get(name) for amount in amounts)
-        },
+        by_purpose={name: values for name, values in table.items() if values.any()},  # evaluation is counted but free
         unused=np.array([step.unused for step in steps]),
         budget=np.array([step.budget for step in steps]),
     )
 
 
-def chosen_samples(run: Run) -> list[int]:
+def chosen_samples(run: RunRecord) -> list[int]:
     """Return which sample images to show: evenly spread, in the order of the stream."""
     if run.samples is None:
         return []
     order = sorted(range(len(run.samples.t)), key=run.samples.t.__getitem__)
-    return [order[i] for i in _spread(len(order), _SAMPLES)]
+    return [order[i] for i in evenly(len(order), _SAMPLES)]
 
 
-def chosen_triples(run: Run) -> list[int]:
+def chosen_triples(run: RunRecord) -> list[int]:
     """Return which reconstructions to show."""
-    return _spread(len(run.samples.originals), _TRIPLES) if run.samples else []
+    return evenly(len(run.samples.triples["original"]), _TRIPLES) if run.samples else []
 
 
 def lone_points(values: Floats) -> npt.NDArray[np.bool_]:
     """Return which known values have no known neighbour, so that no line shows them."""
     known: npt.NDArray[np.bool_] = np.pad(~np.isnan(values), 1)
-    alone: npt.NDArray[np.bool_] = known[1:-1] & ~(known[:-2] | known[2:])
-    return alone
+    return known[1:-1] & ~(known[:-2] | known[2:])
 
 
-def is_point(run: Run) -> bool:
+def is_point(run: RunRecord) -> bool:
     """Tell whether a run over several time steps was tested only once, as when it learns all of them together."""
     return run.summary.learned > 1 and int((~np.isnan(run.summary.accuracy_mean)).sum()) == 1
 
 
-def ceiling(runs: Sequence[Run]) -> float:
+def ceiling(runs: Sequence[RunRecord]) -> float:
     """Return the top of the accuracy scale that all matrices share."""
     best = [float(np.nanmax(run.summary.accuracy)) for run in runs if not np.isnan(run.summary.accuracy).all()]
     return min(1.0, max(0.1, math.ceil(max(best, default=1.0) * 10 - 1e-9) / 10))
 
 
-def _amounts(items: Sequence[Item], unit: str, spent: float) -> dict[str, float]:
-    amounts: dict[str, float] = {}
+def chance_line(runs: Sequence[RunRecord]) -> list[float | None]:
+    """Return the accuracy of guessing among the classes seen so far, by time step; None where runs do not agree."""
+    return [1 / classes if classes else None for classes in _agreed(runs, lambda event: event.get("classes"))]
+
+
+def shared_dates(runs: Sequence[RunRecord]) -> list[str] | None:
+    """Return the user's own dates by time step, if the stream is cut by time and the runs agree in them."""
+    spans = _agreed(runs, lambda event: tuple(event.get("times") or ()))
+    known = [span for span in spans if span]
+    texts = iter(format_spans(known))
+    return [next(texts) if span else "–" for span in spans] if known else None
+
+
+def _agreed(runs: Sequence[RunRecord], read: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    """Return by time step what all runs recorded at its beginning; None where they differ or none has begun it."""
+    found: list[set[Any]] = [set() for _ in range(max((run.summary.time_steps for run in runs), default=0))]
+    for run in runs:
+        # One that learns everything at once is no authority on single time steps.
+        for event in run.of("step_begin") if not is_point(run) or len(runs) == 1 else ():
+            if 0 < event["t"] <= len(found):
+                found[event["t"] - 1].add(read(event))
+    return [next(iter(values)) if len(values) == 1 else None for values in found]
+
+
+def passes_by_purpose(items: Iterable[Item]) -> dict[str, float]:
+    """Return the passes spent on each purpose, in the order of its first item."""
+    passes: dict[str, float] = {}
     for item in items:
-        amounts[item.purpose] = amounts.get(item.purpose, 0.0) + item.passes
-    if unit == "passes":
-        return amounts
-    # Seconds are not itemized; passes say how they divide.
-    total = sum(amounts.values())
-    return {name: spent * amount / total for name, amount in amounts.items()} if total else {}
+        passes[item.purpose] = passes.get(item.purpose, 0.0) + item.passes
+    return passes
 
 
-def _positions(t: Ints, progress: Floats, whole: dict[int, float]) -> Floats:
-    """Place each event within its time step by its share of the whole, or of the last event if that is unknown."""
+def _positions(t: Ints, progress: Floats, totals: dict[int, float]) -> Floats:
+    """Place each event within its time step by its share of the total, or of the last event if that is unknown."""
     x = np.empty(len(t))
     for step in np.unique(t).tolist():
-        own = t == step
-        x[own] = step - 0.5 + progress[own] / max(float(progress[own].max()), whole.get(step, 0.0), 1.0)
+        is_in_step = t == step
+        done = progress[is_in_step]
+        x[is_in_step] = step - 0.5 + done / max(float(done.max()), totals.get(step, 0.0), 1.0)
     return x
 
 
-def _stretch_means(values: Floats, stretch: npt.NDArray[np.int64]) -> Floats:
+def _segment_means(values: Floats, segment: npt.NDArray[np.int64]) -> Floats:
     known = ~np.isnan(values)
-    total = np.bincount(stretch, weights=np.where(known, values, 0.0))
-    number = np.bincount(stretch, weights=known)
-    means = np.full(len(total), np.nan)
-    np.divide(total, number, out=means, where=number > 0)
-    return means
+    total = np.bincount(segment, weights=np.where(known, values, 0.0))
+    number = np.bincount(segment, weights=known)
+    return np.asarray(np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0))
 
 
-def _spread(size: int, limit: int) -> list[int]:
-    return [round(i * (size - 1) / max(min(size, limit) - 1, 1)) for i in range(min(size, limit))]
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def evenly(size: int, limit: int) -> list[int]:
+    """Return positions from 0 to below size: all of them, or `limit` evenly spaced ones with both ends included."""
+    count = min(size, limit)
+    return [round(i * (size - 1) / max(count - 1, 1)) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Dealing: which time step every row of a manifest goes to, and which labels are revealed."""
+"""Assigns every row of a manifest to a time step, and chooses the labels to reveal."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,125 +7,104 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.errors import UserError
+from dietcl.plural import plural
 from dietcl.rng import numpy_generator
 from dietcl.streams.index import Index
 from dietcl.streams.manifest import SPLITS
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
+from dietcl.streams.times import cut_edges
 
 TRAIN, TEST = (SPLITS.index(name) for name in ("train", "test"))
 NOWHERE = -1
 
 Steps = npt.NDArray[np.int16]
 _MOST_GROUPS = 2**24
-_AT_ONCE = 2**22  # rows that are looked at together, so that tens of millions need little memory besides their own
+_AT_ONCE = 2**22  # rows that are processed together, so that tens of millions need little extra memory
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Assignment:
     """For every manifest row its time step (0-based, NOWHERE if unused) and whether its label is revealed."""
 
     step: Steps
     labeled: npt.NDArray[np.bool_]
 
 
-def deal(index: Index, recipe: Recipe, seed: int) -> Dealt:
-    """Deal every row to a time step and choose the labels to reveal."""
+def assign_steps(index: Index, recipe: Recipe, seed: int) -> Assignment:
+    """Assign every row to a time step and choose the labels to reveal."""
     if not (index.split == TRAIN).any():
         raise UserError("--stream: the manifest has no training images; mark them 'train' in its column 'split'")
-    step = _DEALERS[recipe.recipe](index, recipe, seed)
+    step = _ASSIGNERS[recipe.recipe](index, recipe, seed)
     labeled = _choose_labels(index, step, recipe, seed)
     if recipe.test_per_time_step is not None:
         test = np.flatnonzero((index.split == TEST) & (step != NOWHERE))
-        rank = _rank_in_group(step[test], numpy_generator(seed, "test-per-time-step"))
+        rank = rank_in_group(step[test], numpy_generator(seed, "test-per-time-step").permutation(len(test)))
         step[test[rank >= recipe.test_per_time_step]] = NOWHERE
-    return Dealt(step, labeled)
+    return Assignment(step, labeled)
 
 
-def _deal_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
+def _assign_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
     present = np.unique(index.label[index.split == TRAIN])
     present = present[present >= 0]
     if len(present) < recipe.time_steps:
         raise UserError(
-            f"--time-steps {recipe.time_steps}: the stream has only {len(present)} classes to deal over time steps; "
+            f"--time-steps {recipe.time_steps}: the stream has only {plural(len(present), 'class')} to spread; "
             "use fewer time steps, or --recipe data"
         )
     order = numpy_generator(seed, "class-order").permutation(present)
     step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int16)
     for step, classes in enumerate(np.array_split(order, recipe.time_steps)):
         step_of_class[classes] = step
-    dealt = step_of_class[index.label]
+    assignment = step_of_class[index.label]
     unknown = (index.label < 0) & (index.split == TRAIN)
-    return _deal_at_random(dealt, unknown, recipe, numpy_generator(seed, "label-unknown"))
+    return _assign_at_random(assignment, unknown, recipe, numpy_generator(seed, "label-unknown"))
 
 
-def _deal_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+def _assign_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
     known = ~np.isnan(index.time)
     times = index.time[known & (index.split == TRAIN)]
     if not len(times):
         raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
-    # Both cuts go by value, so that all images of one moment, test images too, share a time step.
-    if recipe.cut == "count":
-        edges = _cuts_by_count(times, recipe.time_steps)
-    else:
-        edges = np.linspace(times.min(), times.max(), recipe.time_steps + 1)[1:-1]
-        # All at one moment leaves nothing to cut: then every image arrives at once, at the first time step.
-        edges = edges[edges > times.min()]
+    # Cuts go by value, so that all images of one moment, test images too, share a time step.
+    edges = cut_edges(times, recipe.cut, recipe.time_steps)
     del times
     step = np.empty(len(index), np.int16)
     for start in range(0, len(step), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         step[part] = np.searchsorted(edges, index.time[part], side="right")
     step[~known] = NOWHERE
-    return _deal_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
+    return _assign_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
 
 
-def _cuts_by_count(times: npt.NDArray[np.float64], time_steps: int) -> npt.NDArray[np.float64]:
-    """Return the moments at which another time step begins.
-
-    A moment belongs where its first image falls: images of equal time never leave the first time step empty.
-    """
-    places = [-(-step * len(times) // time_steps) for step in range(1, time_steps)]
-    places = [place for place in places if place < len(times)]
-    if not places:
-        return np.zeros(0)
-    times.partition(sorted({place + shift for place in places for shift in (-1, 0)}))
-    edges = []
-    for place in places:
-        moment = times[place]
-        if times[place - 1] == moment:  # begun before: the next moment is the first to fall behind the place
-            later = times[times > moment]
-            if not len(later):
-                break
-            moment = later.min()
-        edges.append(moment)
-    return np.array(edges)
-
-
-def _deal_at_any_time(index: Index, recipe: Recipe, seed: int) -> Steps:
+def _assign_anywhere(index: Index, recipe: Recipe, seed: int) -> Steps:
     step = np.full(len(index), NOWHERE, np.int16)
     for split in (TRAIN, TEST):  # each by itself, so that each is cut into equal counts
-        step = _deal_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
+        step = _assign_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
     return step
 
 
-_DEALERS = {"class": _deal_by_class, "time": _deal_by_time, "data": _deal_at_any_time}
+_ASSIGNERS = {"class": _assign_by_class, "time": _assign_by_time, "data": _assign_anywhere}
 
 
-def _deal_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, generator: np.random.Generator) -> Steps:
+def _assign_at_random(
+    step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, generator: np.random.Generator
+) -> Steps:
     chosen = generator.permutation(np.flatnonzero(rows))
     step[chosen] = np.arange(len(chosen)) % recipe.time_steps
     return step
 
 
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
-    may = (index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)
+    eligible = (index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)
     if recipe.recipe == "time":
-        may &= ~np.isnan(index.time)  # an image of unknown time may be of the future, which must not teach the past
-    rows = np.flatnonzero(may).astype(np.uint32)
-    most = recipe.time_steps * len(index.classes)
-    steps: npt.NDArray[Any] = step[rows].astype(np.int32) if most < 2**31 else step[rows].astype(np.int64)
+        eligible &= ~np.isnan(
+            index.time
+        )  # an image of unknown time may be of the future, which must not teach the past
+    rows = np.flatnonzero(eligible).astype(np.uint32)
+    groups = recipe.time_steps * len(index.classes)
+    steps: npt.NDArray[Any] = step[rows].astype(np.int32 if groups < 2**31 else np.int64)
     group: npt.NDArray[Any] = steps * len(index.classes) + index.label[rows]
-    if most > _MOST_GROUPS:  # mostly empty ones, which are not worth counting
+    if groups > _MOST_GROUPS:  # mostly empty ones, which are not worth counting
         group = np.unique(group, return_inverse=True)[1]
     size = np.bincount(group, minlength=1)
     # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
@@ -133,24 +112,18 @@ def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.
     if recipe.at_least_one:
         quota = np.maximum(quota, 1)
     labeled = np.zeros(len(index), np.bool_)
-    # In random order the first ones of every group are revealed; long before the end, all groups have had theirs.
+    # In random order the first rows of every group are revealed, up to its quota.
     order = numpy_generator(seed, "reveal").permutation(len(rows))
     for start in range(0, len(order), _AT_ONCE):
         part = order[start : start + _AT_ONCE]
         part = part[quota[group[part]] > 0]
-        groups = group[part]
-        chosen = part[_rank(groups, np.arange(len(part))) < quota[groups]]
+        chosen = part[rank_in_group(group[part], np.arange(len(part))) < quota[group[part]]]
         quota -= np.bincount(group[chosen], minlength=len(quota))
         labeled[rows[chosen]] = True
     return labeled
 
 
-def _rank_in_group(group: npt.NDArray[np.integer], generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Rank the members of every group in random order, from 0."""
-    return _rank(group, generator.permutation(len(group)))
-
-
-def _rank(group: npt.NDArray[np.integer], order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def rank_in_group(group: npt.NDArray[np.integer], order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Rank the members of every group in the given order, from 0."""
     order = order[np.argsort(group[order], kind="stable")]
     sorted_group = group[order]

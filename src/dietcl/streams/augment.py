@@ -7,30 +7,23 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from dietcl.models.presets import MEAN, STD
 from dietcl.rng import numpy_generator, torch_generator
-from dietcl.streams.augmentation import Augmentation
 from dietcl.streams.batch import Batch, Part
-from dietcl.streams.loader import Images
-from dietcl.streams.pictures import Pictures
-from dietcl.streams.sampler import Draw
-
-Key = tuple[int | str, ...]
+from dietcl.streams.loader import Images, Pictures
+from dietcl.streams.options import MEAN, STD, Augmentation, PoolName
+from dietcl.streams.sampler import Draw, Key
 
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
     """Return uint8 images as floats around zero."""
-    return _floats(images).div_(255).sub_(MEAN).div_(STD)
-
-
-def _floats(images: torch.Tensor) -> torch.Tensor:
-    if images.device.type != "cpu":
-        return images.float()
-    # numpy asks for huge pages where torch does not, and fresh small ones would cost more than the arithmetic.
-    last = images.is_contiguous(memory_format=torch.channels_last)
-    shape = images.permute(0, 2, 3, 1).shape if last else images.shape
-    out = torch.from_numpy(np.empty(shape, np.float32))
-    return (out.permute(0, 3, 1, 2) if last else out).copy_(images)
+    if images.device.type == "cpu":
+        # numpy asks for huge pages where torch does not, and fresh small ones would cost more than the arithmetic.
+        last = images.is_contiguous(memory_format=torch.channels_last)
+        out = torch.from_numpy(np.empty(images.permute(0, 2, 3, 1).shape if last else images.shape, np.float32))
+        floats = (out.permute(0, 3, 1, 2) if last else out).copy_(images)
+    else:
+        floats = images.float()
+    return floats.div_(255).sub_(MEAN).div_(STD)
 
 
 def denormalize(images: torch.Tensor) -> torch.Tensor:
@@ -111,19 +104,17 @@ def make_batch(
     draws: tuple[Draw, ...], images: list[Images], classes: torch.Tensor, config: Augmentation, key: Key
 ) -> Batch:
     """Turn the drawn images of one micro-batch into augmented parts."""
-    parts: dict[str, Part | None] = {"labeled": None, "unlabeled": None, "memory": None}
+    parts: dict[PoolName, Part] = {}
     for draw, raw in zip(draws, images, strict=True):
         own = (*key, draw.pool)
-        part = _part(draw, crop_and_flip(raw, config, own))
-        part = replace(part, view_maker=partial(_view, raw, config, own))
+        part = replace(_part(draw, crop_and_flip(raw, config, own)), view_maker=partial(_view, raw, config, own))
         parts[draw.pool] = part if draw.labels is None else mix(part, config, own)
-    return Batch(**parts, classes=classes, key=key)  # type: ignore[arg-type]
+    return Batch(parts.get("labeled"), parts.get("unlabeled"), parts.get("memory"), classes, key)
 
 
 def plain_part(draw: Draw, raw: Images) -> Part:
     """Turn drawn images into a part as they are, neither cropped nor mixed."""
-    images = normalize(raw.squares() if isinstance(raw, Pictures) else raw)
-    return _part(draw, images)
+    return _part(draw, normalize(raw.squares() if isinstance(raw, Pictures) else raw))
 
 
 def _part(draw: Draw, images: torch.Tensor) -> Part:

@@ -1,7 +1,8 @@
 """What a method computes its losses on: the parts of one micro-batch, one per pool."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -34,21 +35,11 @@ class Part:
 
     def take(self, where: slice) -> "Part":
         """Return some of the images."""
-        maker = self.view_maker
-
-        def cut(values: torch.Tensor | None) -> torch.Tensor | None:
-            return None if values is None else values[where]
-
-        return Part(
-            self.pool,
-            self.images[where],
-            cut(self.labels),
-            cut(self.partners),
-            cut(self.weight),
-            self.smoothing,
-            cut(self.rows),
-            None if maker is None else lambda name, strong: maker(name, strong)[where],
-        )
+        tensors = {name: getattr(self, name) for name in ("images", "labels", "partners", "weight", "rows")}
+        cut: dict[str, Any] = {name: values[where] for name, values in tensors.items() if values is not None}
+        if maker := self.view_maker:
+            cut["view_maker"] = lambda name, strong: maker(name, strong)[where]
+        return replace(self, **cut)
 
     def with_values(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the row numbers and labels of the images beside values that were computed from them."""
@@ -57,17 +48,15 @@ class Part:
         return {"rows": self.rows, "labels": self.labels, "values": values}
 
     def cross_entropy(self, logits: torch.Tensor, only: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the mean loss against the mixed and smoothed targets, over all classes or over some only.
-
-        Leaving a class out is a logit of minus infinity; the smoothing mass is spread over the classes left in.
-        """
+        """Return the mean loss against the mixed and smoothed targets, over all classes or over some only."""
+        # Leaving a class out is a logit of minus infinity; the smoothing mass is spread over the classes left in.
         assert self.labels is not None, "an unlabeled part has no targets"
         labels, partners = self.labels, self.partners
         if only is not None:
-            place = torch.full((logits.shape[1],), -1, device=logits.device)
-            place[only] = torch.arange(len(only), device=logits.device)
-            logits, labels = logits[:, only], place[labels]
-            partners = None if partners is None else place[partners]
+            position = torch.full((logits.shape[1],), -1, device=logits.device)
+            position[only] = torch.arange(len(only), device=logits.device)
+            logits, labels = logits[:, only], position[labels]
+            partners = None if partners is None else position[partners]
         log_p = logits.log_softmax(1)
         loss = -log_p.gather(1, labels[:, None])[:, 0]
         if partners is not None:
@@ -108,8 +97,7 @@ class Batch:
 
     def cross_entropy(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one mean over all images that have labels."""
-        pairs = zip(self.supervised, logits, strict=True)
-        return self.mean([part.cross_entropy(scores) for part, scores in pairs])
+        return self.mean([part.cross_entropy(scores) for part, scores in zip(self.supervised, logits, strict=True)])
 
     def mean(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one mean over all images that have labels from the means over each such part."""

@@ -1,4 +1,4 @@
-"""Values as sources find them, made into a manifest's columns, with a word on those that cannot be."""
+"""Converts columns of any source to the types of a manifest, with a sentence for each value that does not fit."""
 
 import datetime
 import math
@@ -11,11 +11,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dietcl.streams.whole import MOST, whole_numbers
+from dietcl.errors import UserError, reason
+
+MOST = 2**53  # up to here, doubles tell whole numbers from each other
+
+
+def whole_numbers(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return floats as the whole numbers that they were before one was missing (NaN: null), and which are none."""
+    found = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    with np.errstate(invalid="ignore"):
+        is_whole = (np.abs(found) <= MOST) & (found == np.floor(found))
+    return pa.array(np.where(is_whole, found, 0).astype(np.int64), mask=~is_whole), ~is_whole & ~np.isnan(found)
+
 
 # One value for all rows, or one a row.
 Values: TypeAlias = str | Sequence[Any] | npt.NDArray[Any] | Any | None  # the last one stands for Arrow arrays
 Faults = dict[int, str]
+NO_TIME = "the time is neither a number nor a date"
 _EXIF_DATE = re.compile(r"^(\d{4}):(\d\d):(?=\d\d\b)")  # 2020:02:01, as cameras write it
 
 
@@ -36,13 +48,13 @@ def labels(values: Values, count: int) -> tuple[pa.Array, Faults]:
         if pa.types.is_floating(names.type):
             whole, odd = whole_numbers(names)
             return whole.cast(pa.string()), dict.fromkeys(np.flatnonzero(odd).tolist(), fault)
-        # Not made into Python's values, which nanoseconds, for one, cannot become.
+        # Not converted to Python's values, which is impossible for nanoseconds, for one.
         known = np.flatnonzero(~names.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         return pa.nulls(count, pa.string()), dict.fromkeys(known.tolist(), fault)
     faults: Faults = {}
     found: list[str | None] = []
     for row, value in enumerate(values):
-        if _is_missing(value) or (isinstance(value, str) and not value):
+        if _is_missing(value):
             found.append(None)
         elif isinstance(value, str):
             found.append(_utf8(value))
@@ -71,12 +83,34 @@ def times(values: Values, count: int) -> tuple[pa.Array, Faults]:
         number = _time(value)
         found.append(None if number is None or not math.isfinite(number) else number)
         if number is not None and not math.isfinite(number):
-            faults[row] = f"the time is neither a number nor a date ({str(value)[:40]!r})"
+            faults[row] = f"{NO_TIME} ({str(value)[:40]!r})"
     return pa.array(found, pa.float64()), faults
 
 
+def check_time_format(text: str) -> None:
+    """Refuse a --time-format that strptime cannot parse."""
+    try:
+        datetime.datetime.strptime(datetime.datetime(2001, 2, 3, tzinfo=datetime.UTC).strftime(text), text)
+    except ValueError as error:
+        raise UserError(f"--time-format {text}: not a format for strptime ({reason(error)})") from None
+
+
+def parse_times(values: pa.Array, text: str) -> tuple[pa.Array, Faults]:
+    """Return times in a strptime format as seconds since 1970 (null: no time); without a time zone they are in UTC."""
+    distinct = pc.fill_null(_plain(values).cast(pa.string()), "").dictionary_encode()
+    found, faults = [], {}
+    for code, value in enumerate(distinct.dictionary.to_pylist()):
+        try:
+            found.append(_time(datetime.datetime.strptime(value.strip(), text)) if value else None)
+        except ValueError:
+            found.append(None)
+            for row in np.flatnonzero(pc.equal(distinct.indices, code)).tolist():
+                faults[row] = f"the time does not match --time-format ({value[:40]!r})"
+    return pa.array(found, pa.float64()).take(distinct.indices), faults
+
+
 def _moments(values: Any) -> Any:
-    """Make an Arrow array one of numbers where its type says how."""
+    """Convert an Arrow array to numbers where its type allows it."""
     kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
@@ -89,7 +123,7 @@ def _moments(values: Any) -> Any:
 
 def _time(value: Any) -> float | None:
     """Return a number, None for no time, or infinity for what is neither."""
-    if _is_missing(value) or (isinstance(value, str) and not value):
+    if _is_missing(value):
         return None
     if isinstance(value, datetime.date):
         midnight = datetime.time()
@@ -108,7 +142,7 @@ def _time(value: Any) -> float | None:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Undo what only saves room: categories, and the wider kinds of strings."""
+    """Undo encodings that only save space: categories, and the wider kinds of strings."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     wide = pa.types.is_large_string(values.type) or str(values.type) == "string_view"
@@ -120,7 +154,9 @@ def _utf8(text: str) -> str:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value)
 
 
 def texts(values: Values, count: int) -> pa.Array:
@@ -143,7 +179,7 @@ def numbers(values: Values, count: int, default: int | None) -> pa.Array:
 
 
 def default_ids(file: pa.Array, offset: pa.Array) -> pa.Array:
-    """Let an image go by its path, and by its place in there if it is not alone."""
+    """Identify an image by its path, and by its offset if others are in the same file."""
     if pc.all(pc.equal(offset, -1)).as_py():
         return file
     return pc.binary_join_element_wise(file, offset.cast(pa.string()), "#")

@@ -1,4 +1,4 @@
-"""Decoding: the bytes of one image in, upright RGB pixels of about the wanted size out."""
+"""Decode the bytes of one image to upright RGB pixels of about the wanted size."""
 
 import io
 import warnings
@@ -11,27 +11,29 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dietcl.errors import reason
 
+try:
+    from pillow_heif import register_heif_opener
+except ImportError:  # comes with the extra `heic`
+    register_heif_opener = None  # type: ignore[assignment]
+
 Pixels = npt.NDArray[np.uint8]
-MOST_PIXELS = 178_956_970  # where Pillow, too, takes an image for a decompression bomb
-# Of Pillow's formats those that are pictures and nothing more: to open EPS, say, it starts another program.
+MOST_PIXELS = 178_956_970  # Pillow's own limit for a decompression bomb
+# Pillow's plain image formats only: for EPS, say, it starts another program.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "QOI")
 _ORIENTATION = 0x0112
 _JPEG, _EXIF = b"\xff\xd8\xff", b"Exif\0\0"
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 
-
-# The bound here is MOST_PIXELS. For good, because threads that put filters back would undo each other's.
+# MOST_PIXELS is checked below. Set once for the process, because threads that restore filters undo each other's.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class Unreadable(Exception):
-    """Bytes that are no image, or not one that may be decoded; the sentence says why."""
+    """An image that cannot be decoded; the message says why."""
 
 
 def decode(data: bytes, side: int) -> Pixels:
-    """Return RGB [height, width, 3]; the shorter side has `side` pixels or more, where the image has as many.
-
-    Larger images are reduced while they are decoded. Animations give their first frame.
-    """
+    """Return RGB [height, width, 3], reduced to a shorter side of at least `side`; of an animation, the first frame."""
     if not data:
         raise Unreadable("the file is empty")
     try:
@@ -42,58 +44,74 @@ def decode(data: bytes, side: int) -> Pixels:
         raise
     except Image.DecompressionBombError:
         raise Unreadable("too large to be decoded (a decompression bomb perhaps)") from None
-    except UnidentifiedImageError:  # its sentence is about an object in memory
-        raise Unreadable("not a readable image (of no format that is known)") from None
-    except Exception as error:  # a broken file makes decoders raise anything, SyntaxError included
+    except UnidentifiedImageError:  # its message names an object in memory
+        raise Unreadable(_unknown_format(data)) from None
+    except Exception as error:  # on a broken file, decoders raise anything, even SyntaxError
         raise Unreadable(f"not a readable image ({reason(error)})") from None
 
 
 def _decode_jpeg(data: bytes, side: int) -> Pixels | None:
-    """Decode a JPEG that is in the usual colors, upright and without a flaw, at the scale that its own blocks offer."""
+    """Decode an intact, upright JPEG in a common color space, reduced by its decoder; None for any other."""
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
         if colors not in ("YCbCr", "Gray", "RGB") or data.find(_EXIF, 0, 2**16) >= 0:
             return None
-        # Of the decoder's other eighths, 5/8 to 7/8 are slower than the whole and 3/8 is no quicker than a half.
+        # Of the other scales, 5/8 to 7/8 are slower than full size, and 3/8 is no faster than a half.
         scale = next((scale for scale in (8, 4, 2) if min(height, width) >= scale * side), 1)
         size = {"min_height": height // scale, "min_width": width // scale} if scale > 1 else {}
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", **size)
         return pixels
     except ValueError:
-        return None  # stray bytes, as some cameras leave them, are no harm; Pillow tells them from a file cut off
+        return None  # Pillow accepts the stray bytes that some cameras write, and rejects a truncated file
 
 
 def _decode_any(data: bytes, side: int) -> Pixels:
-    with Image.open(io.BytesIO(data), formats=_formats()) as opened:
+    with Image.open(io.BytesIO(data), formats=formats()) as opened:
         _refuse_bomb(*opened.size)
         opened.draft("RGB", (side, side))
         image = to_rgb(opened if opened.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(opened))
-    # Twice the wanted size is left for the smoother resizing that follows.
+    return reduce_towards(image, side)
+
+
+def reduce_towards(image: Image.Image, side: int) -> Pixels:
+    """Return an image's pixels, averaged fast in blocks down to twice `side`, for a smoother resizing later."""
     factor = min(image.size) // max(1, 2 * side)
     return np.array(image.reduce(factor) if factor > 1 else image)
 
 
 @cache
-def _formats() -> tuple[str, ...]:
-    """Return the formats that this build of Pillow has."""
+def formats() -> tuple[str, ...]:
+    """Return the accepted formats that this build of Pillow, or its HEIC plugin, can open."""
     Image.init()
-    return tuple(name for name in _FORMATS if name in Image.OPEN)
+    found = tuple(name for name in _FORMATS if name in Image.OPEN)
+    if register_heif_opener is None:
+        return found
+    register_heif_opener()
+    return (*found, "HEIF")
+
+
+def _unknown_format(data: bytes) -> str:
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and "HEIF" not in formats():
+        return "a HEIC image needs a plugin, which pip install 'dietcl[heic]' installs"
+    if data[4:12] == b"ftypavif" and "AVIF" not in formats():
+        return "an AVIF image needs Pillow 11.3 or newer"
+    return "not a readable image (unknown format)"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB without clipping 16-bit values or losing a palette's colors."""
     if image.mode == "F":
-        # From 0 to 1 or from 0 to 255: both are in use.
+        # Both ranges, 0 to 1 and 0 to 255, are in use.
         values = np.nan_to_num(np.asarray(image))
         image = Image.fromarray((values * (255 if values.max(initial=0) <= 1 else 1)).clip(0, 255).astype(np.uint8))
     elif image.mode.startswith("I"):
-        # Pillow would clip 16 bits at 255, which leaves a white image; 32 bits may hold either.
+        # Pillow would clip 16 bits at 255, which gives a white image; 32 bits may hold either range.
         values = np.asarray(image).clip(0, 65535)
         is_small = image.mode == "I" and values.max(initial=0) <= 255
         image = Image.fromarray((values if is_small else values >> 8).astype(np.uint8))
     elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # the way that Pillow asks for, by a warning
+        image = image.convert("RGBA")  # as Pillow's warning asks
     return image.convert("RGB")
 
 

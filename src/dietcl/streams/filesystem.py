@@ -1,4 +1,4 @@
-"""A place: a folder, or an address that fsspec reaches (s3://, gs://, hf://); files are named by paths inside it."""
+"""A root of files: a local folder, or a URL that fsspec opens (s3://, gs://, hf://)."""
 
 import io
 import os
@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+
+from fsspec.core import url_to_fs
 
 from dietcl.errors import UserError, reason
 
@@ -15,17 +17,17 @@ MOST_BYTES = 2**29  # of one image
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where files lie; every path handed in is relative to it, with forward slashes."""
+class FileRoot:
+    """A folder or URL; every path is relative to it, with forward slashes."""
 
     root: str
 
     @classmethod
-    def of(cls, root: Path | str) -> "Place":
-        """Return the place of a folder or of an address; a chain of addresses, which could open archives, is none."""
+    def of(cls, root: Path | str) -> "FileRoot":
+        """Return the root for a folder or a URL; chained URLs, which could open archives, are refused."""
         root = re.sub(r"^(file|local)://", "", str(root))
         if "::" in root and is_remote(root):
-            raise UserError(f"{root}: a chain of addresses is not taken; give one address")
+            raise UserError(f"{root}: chained URLs are not supported; give one URL")
         if not is_remote(root):
             return cls(os.path.abspath(root))
         kind, _, address = str(root).partition("://")
@@ -33,11 +35,11 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether this is a folder of this machine."""
         return not is_remote(self.root)
 
     def path(self, file: str) -> str:
-        """Return the full path or address of a file."""
+        """Return the full path or URL of a file."""
         return f"{self.root}/{file}" if self.root != "/" else f"/{file}"
 
     def open(self, file: str) -> BinaryIO:
@@ -47,31 +49,37 @@ class Place:
         try:
             return open(self.path(file), "rb")
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path(file)}: cannot be opened ({reason(error)}); is the path right?") from None
+            raise UserError(f"{self.path(file)}: cannot be opened ({reason(error)}); check the path") from None
 
     def text(self, file: str) -> io.TextIOWrapper:
         """Open a file as text."""
         return io.TextIOWrapper(self.open(file), encoding="utf-8-sig", errors="replace", newline="")
 
     def has(self, file: str) -> bool:
-        """Tell whether a file or folder is there."""
-        if self.is_local:
-            return os.path.exists(self.path(file))
-        return bool(self._ask("exists", self.path(file)))
+        """Return whether a file or folder exists."""
+        return os.path.exists(self.path(file)) if self.is_local else bool(self._ask("exists", self.path(file)))
 
     def is_folder(self) -> bool:
-        """Tell whether the place itself is a folder rather than a file."""
+        """Return whether the root is a folder rather than a file."""
         return os.path.isdir(self.root) if self.is_local else bool(self._ask("isdir", self.root))
 
     def folders(self, under: str = "") -> list[str]:
-        """Return the names of the folders right below a folder, links to folders included, in order."""
+        """Return the sorted names of the folders in a folder, including every symlink to a folder."""
         if self.is_local:
-            return [entry.name for entry in self._entries(under) if _is_folder(entry)]
-        found = self._ask("ls", self.path(under) if under else self.root, detail=True)
-        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory")
+            return [entry.name for entry in self._scan(under) if _is_folder(entry)]
+        return [name for name, is_folder in self.entries(under) if is_folder]
+
+    def entries(self, under: str = "") -> list[tuple[str, bool]]:
+        """Return the sorted names in a folder, and whether each is a folder that `files` descends into."""
+        if self.is_local:
+            return [(entry.name, self._descends(entry, under)) for entry in self._scan(under)]
+        path = self.path(under) if under else self.root
+        found = {entry["name"].strip("/"): entry["type"] for entry in self._ask("ls", path, detail=True)}
+        found.pop(path.partition("://")[2].strip("/"), None)  # some stores list an empty object for the folder itself
+        return sorted((name.rpartition("/")[2], kind == "directory") for name, kind in found.items())
 
     def files(self, under: str = "") -> Iterator[str]:
-        """Yield every file below a folder in order of path; links to folders are not followed."""
+        """Yield every file below a folder in order of path; symlinks to folders are followed inside the root only."""
         if self.is_local:
             yield from self._walk(under)
             return
@@ -79,61 +87,68 @@ class Place:
         where = self.path(under) if under else self.root
         found = self._ask("find", where)
         if not found and not self._ask("exists", where):
-            raise UserError(f"{where}: there is nothing; is the address right, and may you read it?")
-        # As folders are listed on disk, one after the other: "a/b" comes before "a.b".
+            raise UserError(f"{where}: nothing found; check the URL and your access rights")
+        # The order of a local walk: "a/b" comes before "a.b".
         for path in sorted(found, key=lambda path: path.replace("/", "\0")):
             yield path[prefix:]
 
     def _walk(self, under: str) -> Iterator[str]:
-        for entry in self._entries(under):
+        for entry in self._scan(under):
             name = f"{under}/{entry.name}" if under else entry.name
-            if entry.is_dir(follow_symlinks=False):
+            if self._descends(entry, under):
                 yield from self._walk(name)
             else:
                 yield name
 
-    def _entries(self, under: str) -> list["os.DirEntry[str]"]:
+    def _scan(self, under: str) -> list["os.DirEntry[str]"]:
         path = self.path(under) if under else self.root
         try:
             with os.scandir(path) as entries:
                 return sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
-            raise UserError(f"{path}: cannot be listed ({reason(error)}); is the path right?") from None
+            raise UserError(f"{path}: cannot be listed ({reason(error)}); check the path") from None
+
+    def _descends(self, entry: "os.DirEntry[str]", under: str) -> bool:
+        """Return whether an entry is a folder, or a symlink to one that neither leaves the root nor forms a cycle."""
+        if not entry.is_symlink():
+            return entry.is_dir()
+        name = f"{under}/{entry.name}" if under else entry.name
+        if not os.path.isdir(entry.path) or self.leads_outside(name):
+            return False
+        parents = (os.path.realpath(self.path(str(parent))) for parent in PurePosixPath(name).parents)
+        return os.path.realpath(entry.path) not in parents
 
     def leads_outside(self, file: str) -> bool:
-        """Tell whether a link on the way takes a file out of the place."""
+        """Return whether a symlink in the path leads out of the root."""
         if "\0" in file:
-            return False  # no file has such a name, and asking for it is an error
+            return False  # no file has such a name
         return self.is_local and not os.path.realpath(self.path(file)).startswith(self._real_root)
 
     def read(self, file: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of a file, or those of a range; raises OSError."""
+        """Return the bytes of a file or of a range of it; raises OSError."""
         if not self.is_local:
             return self._remote.cat_file(self.path(file), start=start, end=end)  # type: ignore[no-any-return]
-        with open(self.path(file), "rb", buffering=0, opener=_without_waiting) as source:
+        with open(self.path(file), "rb", buffering=0, opener=_open_nonblocking) as source:
             start, end = start or 0, os.fstat(source.fileno()).st_size if end is None else end
             if end - start > MOST_BYTES:
-                raise OSError(f"{end - start:,} bytes are more than any image has")
+                raise OSError(f"{end - start:,} bytes are too many for one image")
             return os.pread(source.fileno(), end - start, start)
 
     def read_many(
         self, files: Sequence[str], starts: Sequence[int | None], ends: Sequence[int | None]
     ) -> list[bytes | Exception]:
-        """Return many files' bytes, fetched at the same time where that is far away; what fails is an exception."""
+        """Return the bytes of many remote files, fetched concurrently; a failed one is returned as its exception."""
         paths = [self.path(file) for file in files]
-        found: list[bytes | Exception] = self._remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
-        return found
+        return self._remote.cat_ranges(paths, list(starts), list(ends), on_error="return")  # type: ignore[no-any-return]
 
     def _ask(self, what: str, path: str, **options: Any) -> Any:
-        """Call the far store, whose errors are of its own kinds, and say in one sentence what went wrong."""
+        """Call the remote file system; its errors, of whatever class, become a UserError."""
         try:
             return getattr(self._remote, what)(path, **options)
         except UserError:
             raise
         except Exception as error:
-            raise UserError(
-                f"{path}: cannot be reached ({reason(error)}); is the address right, and may you read it?"
-            ) from None
+            raise UserError(f"{path}: cannot be read ({reason(error)}); check the URL and your access rights") from None
 
     @cached_property
     def _real_root(self) -> str:
@@ -141,24 +156,22 @@ class Place:
 
     @cached_property
     def _remote(self) -> Any:
-        import fsspec
-
         try:
-            return fsspec.core.url_to_fs(self.root)[0]
+            return url_to_fs(self.root)[0]
         except (ImportError, ValueError) as error:
-            raise UserError(f"{self.root}: cannot be reached ({reason(error)}); install what it needs") from None
+            raise UserError(f"{self.root}: cannot be opened ({reason(error)}); install the package it needs") from None
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Tell whether an entry is a folder or a link to one; a link that leads in a circle is neither."""
+    """Return whether an entry is a folder or a symlink to one; a symlink to itself is neither."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe, which may be called photo.jpg too, is not waited for until somebody writes to it."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file; a named pipe, even one called photo.jpg, must not block until somebody writes to it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_remote(path: Path | str) -> bool:
-    """Tell whether a path is an address such as s3://bucket/photos."""
+    """Return whether a path is a URL such as s3://bucket/photos."""
     return "://" in str(path)

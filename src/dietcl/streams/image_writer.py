@@ -1,17 +1,65 @@
-"""Copies of images that had to be taken out of something: equal squares in one array, encoded ones in shards."""
+"""Writes extracted images: equal squares into one array, encoded ones into tar shards."""
 
-from pathlib import Path
-from typing import Any
+import re
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from dietcl.files import IMAGES
-from dietcl.streams.shards import ShardWriter, member_name
+
+MOST_BYTES = 2**30
+_BLOCK = tarfile.BLOCKSIZE
 
 
-class Copies:
-    """Writes images into a folder and says where each went."""
+class ShardWriter:
+    """Appends images to tar files that any tool can read; offset and length give random access to them."""
+
+    def __init__(self, folder: Path, prefix: str = "images", most_bytes: int = MOST_BYTES) -> None:
+        self._folder, self._prefix, self._most_bytes = folder, prefix, most_bytes
+        self._number = 0
+        self._file = self._open()
+
+    def add(self, name: str, data: bytes) -> tuple[str, int, int]:
+        """Write one image and return its file, first byte and length."""
+        if self._file.tell() and self._file.tell() + len(data) > self._most_bytes:
+            self.close()
+            self._number += 1
+            self._file = self._open()
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        self._file.write(member.tobuf(tarfile.PAX_FORMAT))
+        offset = self._file.tell()
+        self._file.write(data + bytes(-len(data) % _BLOCK))
+        return self.path.name, offset, len(data)
+
+    def close(self) -> None:
+        """End the current tar file."""
+        self._file.write(bytes(2 * _BLOCK))
+        self._file.close()
+
+    def _open(self) -> BinaryIO:
+        self.path = self._folder / f"{self._prefix}-{self._number:05d}.tar"
+        return self.path.open("wb")
+
+
+def member_name(number: int, data: bytes) -> str:
+    """Return a member's name: its number, and the image format that its first bytes show."""
+    kinds = {b"\xff\xd8": "jpg", b"\x89PNG": "png", b"RIFF": "webp", b"GIF8": "gif"}
+    kind = next((kind for start, kind in kinds.items() if data.startswith(start)), "img")
+    return f"{number:09d}.{kind}"
+
+
+def is_hostile(name: str) -> bool:
+    """Return whether a member's name leads out of the folder that it is unpacked to, or to a device."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name)) or "\0" in name
+
+
+class ImageWriter:
+    """Writes images into a folder and returns where each went."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,7 +87,7 @@ class Copies:
         return self._shards.add(member_name(self.count - 1, data), data)
 
     def close(self) -> None:
-        """Make the files whole."""
+        """Finish the files."""
         if self._array is not None:
             self._write_header()
             self._array.close()

@@ -1,4 +1,4 @@
-"""The index: a manifest's columns as memory-mapped arrays, built once and opened in no time."""
+"""The index: a manifest's columns as memory-mapped arrays, built once and opened at once afterwards."""
 
 import bisect
 import hashlib
@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,30 +21,31 @@ import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
 from dietcl.files import default_cache, scratch
-from dietcl.streams.manifest import SCHEMA, SPLITS, ContentHash, batches, check, read_facts, repeated
-from dietcl.streams.text import fingerprints
+from dietcl.streams.manifest import (
+    SCHEMA,
+    SPLITS,
+    ContentHash,
+    batches,
+    check,
+    fingerprints,
+    label_codes,
+    read_facts,
+    repeated,
+)
 
-_COLUMNS: dict[str, np.dtype[Any]] = {
-    "file": np.dtype("<i4"),
-    "offset": np.dtype("<i8"),
-    "length": np.dtype("<i8"),
-    "label": np.dtype("<i4"),
-    "time": np.dtype("<f8"),
-    "split": np.dtype("i1"),
-}
-_FORMAT = 2  # of the index; another number makes old ones be built anew
+_COLUMNS = {"file": "<i4", "offset": "<i8", "length": "<i8", "label": "<i4", "time": "<f8", "split": "|i1"}
+_FORMAT = 2  # of the index; another number makes old ones be rebuilt
 
 
 class Names:
-    """Strings by number in memory-mapped columns: tens of millions of file names take neither memory nor time."""
+    """Strings by number in memory-mapped columns: tens of millions of file names need no memory."""
 
     def __init__(self, columns: list[pa.Array]) -> None:
         self._columns = columns
-        self._starts = np.cumsum([0, *(len(column) for column in columns)]).tolist()
+        self._starts: list[int] = np.cumsum([0, *map(len, columns)]).tolist()
 
     def __len__(self) -> int:
-        length: int = self._starts[-1]
-        return length
+        return self._starts[-1]
 
     def __getitem__(self, number: int) -> str:
         part = bisect.bisect_right(self._starts, int(number)) - 1
@@ -55,9 +57,9 @@ class Names:
 class Index:
     """The manifest's columns as integer codes in memory-mapped arrays, one entry per row."""
 
-    root: Path | str  # a folder, or an address that fsspec reaches
+    root: Path | str  # a folder, or a URL for fsspec
     hash: str
-    files: Names  # one file may stand there several times
+    files: Names  # may repeat
     classes: tuple[str, ...]
     file: npt.NDArray[np.int32]
     offset: npt.NDArray[np.int64]
@@ -65,7 +67,7 @@ class Index:
     label: npt.NDArray[np.int32]  # -1: unknown
     time: npt.NDArray[np.float64]  # nan: unknown
     split: npt.NDArray[np.int8]  # position in SPLITS
-    folder: Path | None = None  # where the index itself lies, if it is kept
+    folder: Path | None = None  # of the index itself, if it is kept
 
     def __len__(self) -> int:
         return len(self.file)
@@ -84,19 +86,26 @@ def open_manifest(path: Path) -> Index:
         # Taken from the open file: what is read below is what was stamped, even if the manifest is replaced meanwhile.
         status = os.fstat(source.fileno())
         stamp = f"{_FORMAT}-{status.st_size}-{status.st_mtime_ns}-{_footer(source)}"
-        root = _root(path)
-        places = [path.with_name(f"{path.stem}.index"), _cached_index(path)]
-        for place in places:
-            if index := _load(place / stamp, root):
+        stated = read_facts(path).root
+        root = stated if "://" in stated else path.absolute().parent / stated
+        cache = default_cache() / "indexes" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+        folders = [path.with_name(f"{path.stem}.index") / stamp, cache / stamp]
+        for folder in folders:
+            if index := _load(folder, root):
                 return index
-        for place in places:
-            with suppress(OSError):  # a folder that may not be written to, a full disk, or another builder was faster
-                _keep(source, path, place, stamp)
-            if index := _load(place / stamp, root):
+        for folder in folders:
+            try:
+                keep_folder(folder, partial(_build, source, path), lambda kept: _load(kept, root) is not None)
+            except OSError:
+                pass  # a folder that may not be written to, a full disk, or another builder was faster
+            finally:
+                with suppress(OSError):
+                    folder.parent.rmdir()  # if nothing could be built
+            if index := _load(folder, root):
                 return index
-        with tempfile.TemporaryDirectory(prefix="dietcl-index-", ignore_cleanup_errors=True) as folder:
-            _build(source, path, Path(folder))
-            index = _load(Path(folder), root)  # the mapping outlives the folder
+        with tempfile.TemporaryDirectory(prefix="dietcl-index-", ignore_cleanup_errors=True) as temporary:
+            _build(source, path, Path(temporary))
+            index = _load(Path(temporary), root)  # the mapping outlives the folder
     assert index is not None
     return replace(index, folder=None)
 
@@ -107,37 +116,41 @@ def _footer(source: BinaryIO) -> str:
     return hashlib.sha256(source.read()).hexdigest()[:8]
 
 
-def _root(path: Path) -> Path | str:
-    root = read_facts(path).root
-    return root if "://" in root else path.absolute().parent / root
+def keep_folder(
+    target: Path, build: Callable[[Path], None], is_complete: Callable[[Path], bool], others: int = 0
+) -> None:
+    """Build a folder and move it to `target` in one step: other processes see all of it or nothing.
+
+    Of the folders beside it, as many others stay as asked for, the newest ones.
+    """
+    parent = target.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with scratch(parent) as work:
+        fresh = work / "new"
+        fresh.mkdir()
+        build(fresh)
+        old = [path for path in parent.iterdir() if not path.name.startswith(".") and path != target]
+        if others:
+            old = sorted(old, key=lambda path: path.stat().st_mtime)[:-others]
+        if target.exists() and not is_complete(target):
+            old.append(target)
+        for path in old:
+            shutil.rmtree(path, ignore_errors=True)
+        if not target.exists():
+            fresh.rename(target)
 
 
-def _cached_index(path: Path) -> Path:
-    return default_cache() / "indexes" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+def create_npy(path: Path, dtype: str, rows: int) -> BinaryIO:
+    """Create a .npy file for values to be appended to its header: that takes no memory, mapping would."""
+    file = path.open("wb")
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": (rows,)})
+    return file
 
 
-def _keep(source: BinaryIO, path: Path, place: Path, stamp: str) -> None:
-    """Put an index into its place in one move: whoever reads or builds it at the same time sees all of it or none."""
-    place.mkdir(parents=True, exist_ok=True)
-    with _empty_removed(place), scratch(place) as partial:
-        folder = partial / "index"
-        folder.mkdir()
-        _build(source, path, folder)
-        for old in place.iterdir():
-            if not old.name.startswith(".") and (old.name != stamp or _load(old, place) is None):
-                shutil.rmtree(old, ignore_errors=True)
-        if not (place / stamp).exists():
-            folder.rename(place / stamp)
-
-
-@contextmanager
-def _empty_removed(place: Path) -> Iterator[None]:
-    """Remove a folder in which nothing came to lie."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            place.rmdir()
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """Map an array into memory."""
+    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+    return mapped
 
 
 def _build(source: BinaryIO, path: Path, folder: Path) -> None:
@@ -150,7 +163,11 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
         classes: dict[str, int] = {}
         done = files = 0
         schema = pa.schema([("files", pa.large_string())])
-        with _arrays(folder, rows) as arrays, pa.ipc.new_file(folder / "files.arrow", schema) as names:
+        with ExitStack() as stack, pa.ipc.new_file(folder / "files.arrow", schema) as names:
+            arrays = {
+                name: stack.enter_context(create_npy(folder / f"{name}.npy", dtype, rows))
+                for name, dtype in _COLUMNS.items()
+            }
             for table in batches(file, path):
                 check(table, path, done)
                 digest.update(table)
@@ -162,7 +179,7 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
                     "file": file_codes.indices.to_numpy() + files,
                     "offset": table["offset"].to_numpy(),
                     "length": pc.fill_null(table["length"], -1).to_numpy(),
-                    "label": _codes(table["label"].combine_chunks(), classes),
+                    "label": label_codes(table["label"].combine_chunks(), classes),
                     "time": pc.fill_null(table["time"], float("nan")).to_numpy(),
                     "split": pc.index_in(table["split"], value_set=pa.array(SPLITS)).to_numpy(),
                 }
@@ -182,32 +199,10 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
     (folder / "index.json").write_text(json.dumps({"hash": digest.hexdigest(), "classes": ordered}))
 
 
-@contextmanager
-def _arrays(folder: Path, rows: int) -> Iterator[dict[str, BinaryIO]]:
-    """Open a .npy file for each column, its header written: appending takes no memory, mapping would."""
-    arrays = {name: (folder / f"{name}.npy").open("wb") for name in _COLUMNS}
-    try:
-        for name, array in arrays.items():
-            header = {"descr": _COLUMNS[name].str, "fortran_order": False, "shape": (rows,)}
-            np.lib.format.write_array_header_1_0(array, header)
-        yield arrays  # type: ignore[misc]
-    finally:
-        for array in arrays.values():
-            array.close()
-
-
-def _codes(labels: pa.Array, classes: dict[str, int]) -> npt.NDArray[np.int32]:
-    """Return each label's number in the order of appearance (-1 for null), and take note of new ones."""
-    encoded = labels.dictionary_encode()
-    codes = np.array([classes.setdefault(name, len(classes)) for name in encoded.dictionary.to_pylist()] + [-1])
-    chosen: npt.NDArray[np.int32] = codes[pc.fill_null(encoded.indices, len(codes) - 1).to_numpy()].astype(np.int32)
-    return chosen
-
-
-def _renumber(path: Path, place: npt.NDArray[np.int64]) -> None:
+def _renumber(path: Path, positions: npt.NDArray[np.int64]) -> None:
     """Give every label the number that its class has in alphabetical order."""
     labels = np.load(path, mmap_mode="r+")
-    final = np.append(place, -1).astype(np.int32)
+    final = np.append(positions, -1).astype(np.int32)
     for start in range(0, len(labels), 2**22):
         labels[start : start + 2**22] = final[labels[start : start + 2**22]]
     labels.flush()
@@ -225,19 +220,14 @@ def _refuse_repeated(file: pq.ParquetFile, path: Path, prints: npt.NDArray[np.ui
 
 
 def _load(folder: Path, root: Path | str) -> Index | None:
-    """Map an index, or return None if it is not there or not whole."""
+    """Map an index, or return None if it is missing or incomplete."""
     try:
         header = json.loads((folder / "index.json").read_text())
         names = pa.ipc.open_file(pa.memory_map(str(folder / "files.arrow")))
         files = Names([names.get_batch(number).column(0) for number in range(names.num_record_batches)])
-        codes: dict[str, Any] = {name: _map(folder / f"{name}.npy") for name in _COLUMNS}
+        codes: dict[str, Any] = {name: map_npy(folder / f"{name}.npy") for name in _COLUMNS}
         if len({len(column) for column in codes.values()}) > 1:
             return None
         return Index(root, header["hash"], files, tuple(header["classes"]), **codes, folder=folder)
     except (OSError, EOFError, ValueError, TypeError, LookupError, pa.ArrowException):
         return None
-
-
-def _map(path: Path) -> npt.NDArray[Any]:
-    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
-    return mapped

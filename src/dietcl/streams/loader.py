@@ -1,22 +1,98 @@
-"""The loader: draws in, images out, read ahead in a thread while the network computes."""
+"""The loader: draws in, images out, read and cropped ahead in a thread while the network computes."""
 
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dietcl.streams.augmentation import Augmentation
-from dietcl.streams.pictures import Pictures
-from dietcl.streams.sampler import Draw
-from dietcl.streams.storage import Storage
+from dietcl.rng import numpy_generator
+from dietcl.streams.decode import Pixels
+from dietcl.streams.options import Augmentation
+from dietcl.streams.sampler import Draw, Key
+from dietcl.streams.storage import Storage, spread, squares
 from dietcl.streams.stream import Rows, Stream
 
+cv2.setNumThreads(1)  # images are spread over threads already
 AHEAD = 3
+_WIDEST = 4 / 3  # of a crop, and its inverse the narrowest
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Decoded images of any shape on the host, which are cropped before they go to the device."""
+
+    pixels: list[Pixels]
+    size: int
+    device: torch.device
+    pool: Executor
+    _ahead: dict[Key, torch.Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def squares(self) -> torch.Tensor:
+        """Return uint8 [B, 3, size, size] on the device: of each picture the square in its middle."""
+        return squares(self.pixels, self.size).to(self.device, non_blocking=True)
+
+    def crops(self, config: Augmentation, key: Key) -> torch.Tensor:
+        """Return uint8 [B, 3, size, size] on the device: random resized crops, mirrored at random."""
+        found = self._ahead.get(key)
+        return (self._cropped(config, key) if found is None else found).to(self.device, non_blocking=True)
+
+    def crop_ahead(self, config: Augmentation, key: Key) -> None:
+        """Compute crops before `crops` asks for them."""
+        self._ahead[key] = self._cropped(config, key)
+
+    def _cropped(self, config: Augmentation, key: Key) -> torch.Tensor:
+        random = numpy_generator(*key, "crop").random((5, len(self)))
+        shapes = np.array([picture.shape[:2] for picture in self.pixels])
+        boxes = crop_boxes(shapes, config.crop, random).tolist()
+        mirrored = (config.flip & (random[4] < 0.5)).tolist()
+        out = np.empty((len(self), self.size, self.size, 3), np.uint8)
+
+        def crop(i: int) -> None:
+            top, left, height, width = boxes[i]
+            part = self.pixels[i][top : top + height, left : left + width]
+            if (height, width) == out.shape[1:3]:
+                out[i] = part
+            else:
+                smooth = min(height, width) >= 2 * self.size  # linear interpolation would skip pixels
+                method = cv2.INTER_AREA if smooth else cv2.INTER_LINEAR
+                cv2.resize(part, (self.size, self.size), dst=out[i], interpolation=method)
+            if mirrored[i]:
+                out[i] = cv2.flip(out[i], 1)
+
+        spread(self.pool, crop, len(self))
+        return torch.from_numpy(out).permute(0, 3, 1, 2)
+
+
+def crop_boxes(shapes: npt.NDArray[np.int64], least: float, random: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return top, left, height and width of a random crop of each shape (height, width).
+
+    A crop has at least this share of the area, as far as its shape from 3:4 to 4:3 allows; without crops (1) it is the
+    square in the middle.
+    """
+    height, width = shapes.T.astype(np.float64)
+    if least >= 1:
+        side = np.minimum(height, width)
+        return np.stack([(height - side) // 2, (width - side) // 2, side, side], 1).astype(np.int64)
+    shape = width / height
+    most = np.minimum(1, _WIDEST / np.maximum(shape, 1 / shape))
+    area = np.minimum(least, most) + np.maximum(most - least, 0) * random[0]
+    aspect = np.clip(_WIDEST ** (2 * random[1] - 1), area * shape, shape / area)
+    pixels = area * width * height
+    w = np.clip(np.round(np.sqrt(pixels * aspect)), 1, width)
+    h = np.clip(np.round(np.sqrt(pixels / aspect)), 1, height)
+    top, left = np.floor((height - h + 1) * random[3]), np.floor((width - w + 1) * random[2])
+    return np.stack([top, left, h, w], 1).astype(np.int64)
+
+
 Images = torch.Tensor | Pictures  # equal squares on the device, or pictures of any shape
 Loaded = tuple[tuple[Draw, ...], list[Images]]
 
@@ -66,10 +142,10 @@ class Loader:
                 future.cancel()
 
     def _load(self, draws: tuple[Draw, ...], ahead: Augmentation | None) -> tuple[Loaded, int]:
-        """Return a micro-batch, and how many of its images another stands in for."""
+        """Return a micro-batch, and how many of its images were substituted."""
         loaded = [self._load_draw(draw, ahead) for draw in draws]
-        whole = tuple(draw for draw, _, _ in loaded), [images for _, images, _ in loaded]
-        return whole, sum(bad for _, _, bad in loaded)
+        batch = tuple(draw for draw, _, _ in loaded), [images for _, images, _ in loaded]
+        return batch, sum(bad for _, _, bad in loaded)
 
     def _load_draw(self, draw: Draw, ahead: Augmentation | None) -> tuple[Draw, Images, int]:
         rows = self.stream.index_row[draw.rows]
@@ -77,7 +153,7 @@ class Loader:
         if isinstance(found, torch.Tensor):
             return draw, found.to(self.device, non_blocking=True), 0
         if bad := self._bad(rows):
-            chosen = stand_ins(len(rows), bad)
+            chosen = substitutes(len(rows), bad)
             labels = None if draw.labels is None else draw.labels[chosen]
             draw, found = replace(draw, rows=draw.rows[chosen], labels=labels), [found[i] for i in chosen]
         pictures = Pictures(found, self.storage.image_size, self.device, self.storage.pool)
@@ -93,15 +169,12 @@ class Loader:
         started = time.perf_counter()
         loaded, bad = future.result()
         self.waited += time.perf_counter() - started
-        self.substituted += bad  # here, because what was read ahead in vain does not count
+        self.substituted += bad  # only now, because batches that are read ahead and never used do not count
         return loaded
 
 
-def stand_ins(count: int, bad: list[int]) -> Rows:
-    """Say whose image and label each place of a draw gets: a bad one those of the next good one, the others their own.
-
-    What stands in depends on the draw alone, so it is the same in every run; if none is good, all keep their own.
-    """
+def substitutes(count: int, bad: list[int]) -> Rows:
+    """Return whose image each position of a draw gets: a bad one that of the next good one, so all runs do the same."""
     chosen = np.arange(count)
     good = np.delete(chosen, bad)
     if len(good):

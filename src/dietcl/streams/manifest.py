@@ -1,4 +1,4 @@
-"""The manifest: one Parquet table that says where each image lies, what it shows, and when it arrived."""
+"""The manifest: one Parquet table with the file, label and time of each image."""
 
 import hashlib
 import json
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.whole import whole_numbers
+from dietcl.streams.column_coercion import whole_numbers
 
 SCHEMA = pa.schema(
     [
@@ -28,31 +29,32 @@ SCHEMA = pa.schema(
     ]
 )
 SPLITS = ("train", "test")
-BATCH = 2**19  # rows that are looked at together: tens of millions never lie in memory at once
+BATCH = 2**19  # rows that are processed together: tens of millions are never in memory at once
 _FACTS = b"dietcl"
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
 _OUTSIDE = r"^([/\\]|[A-Za-z]:[/\\])|(^|[/\\])\.\.([/\\]|$)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a manifest says about itself: where its files lie, and how its stream is cut unless the user says so."""
+    """What a manifest states: where its files are, and how its stream is cut by default."""
 
     root: str = "."  # a folder, relative to the manifest's or absolute, or an address such as s3://bucket/photos
     source: str | None = None
     recipe: str = "class"
     time_steps: int = 20
     cut: str = "count"
-    label_rate: float = 0.01
+    label_rate: float = 1.0
     mirror: bool = True
 
 
 def read_facts(path: Path) -> Facts:
-    """Return what a manifest says about itself; one that says nothing gets the defaults."""
+    """Return the facts of a manifest, or the defaults."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
         facts = Facts(**json.loads(metadata.get(_FACTS, b"{}")))
     except (pa.ArrowException, OSError, ValueError, TypeError):
-        return Facts()  # whoever opens it will say what is wrong with it
+        return Facts()  # what is wrong with it is reported when it is opened
     if not isinstance(facts.root, str):
         raise UserError(
             f"{path}: says that its files lie in {facts.root!r}, which is no folder; prepare the data again"
@@ -61,7 +63,7 @@ def read_facts(path: Path) -> Facts:
 
 
 class Writer:
-    """Writes a manifest batch by batch beside its place, and puts it there when it is whole."""
+    """Writes a manifest batch by batch under a temporary name, and renames it when it is complete."""
 
     def __init__(self, path: Path, facts: Facts | None = None) -> None:
         self.path = path
@@ -118,7 +120,7 @@ def write_manifest(path: Path, columns: dict[str, Any], facts: Facts | None = No
 
 
 def conform(table: pa.Table, path: Path, first: int = 0) -> pa.Table:
-    """Return the manifest's columns in their order and types, or say what does not fit; rows count from `first`."""
+    """Return the manifest's columns in their order and types; rows count from `first`."""
     columns = []
     for field in SCHEMA:
         found = table.column_names.count(field.name)
@@ -177,13 +179,21 @@ def check(table: pa.Table, path: Path, first: int = 0) -> None:
             raise UserError(f"{path}: row {first + row} has {name} {table[name][row].as_py()!r}; {remedy}")
 
 
+def label_codes(labels: pa.Array, classes: dict[str, int]) -> npt.NDArray[np.int32]:
+    """Return the number of each label's class (-1 for null); new classes are added in the order of appearance."""
+    encoded = labels.dictionary_encode()
+    codes = [classes.setdefault(name, len(classes)) for name in encoded.dictionary.to_pylist()]
+    positions: npt.NDArray[np.int32] = pc.fill_null(encoded.indices, len(codes)).to_numpy()
+    return np.array([*codes, -1], np.int32)[positions]
+
+
 def outside(files: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Tell of each path whether it is absolute or climbs out of its folder."""
+    """Return for each path whether it is absolute or leads out of its folder."""
     return pc.match_substring_regex(files, _OUTSIDE)
 
 
 def repeated(path: Path, ids: pa.ChunkedArray) -> UserError:
-    """Return the sentence about the first id that is there twice."""
+    """Return the error about the first id that occurs twice."""
     counts = pc.value_counts(ids)
     double = counts.field("values")[_position(pc.greater(counts.field("counts"), 1))]
     first = pc.index(ids, double).as_py()
@@ -205,16 +215,16 @@ class ContentHash:
         self._lengths = False
 
     def update(self, table: pa.Table) -> None:
-        """Take in the next rows of a table that conforms."""
+        """Add the next rows of a table that conforms."""
         self._lengths |= table["length"].null_count < len(table)
         for field, column in zip(SCHEMA, table.columns, strict=True):
             valid, size, content = self._digests[field.name]
             for chunk in column.chunks:
                 valid.update(chunk.is_valid().to_numpy(zero_copy_only=False))
-                known = chunk.drop_null()  # what lies under a null is not a value
+                known = chunk.drop_null()  # the bytes under a null are arbitrary
                 if pa.types.is_string(field.type):
                     size.update(pc.binary_length(known).to_numpy().astype("<i8"))
-                    content.update(_text(known))
+                    content.update(_string_bytes(known)[1].data)
                 else:
                     plain = "<f8" if pa.types.is_floating(field.type) else "<i8"
                     content.update(known.to_numpy().astype(plain) + 0)  # so that -0.0 is 0.0
@@ -229,20 +239,44 @@ class ContentHash:
         return digest.hexdigest()
 
 
-def _text(strings: pa.StringArray) -> pa.Buffer | bytes:
-    """Return the bytes of all strings, one after the other; the array may be a slice but has no nulls."""
+def fingerprints(strings: pa.Array) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit hash of each string of an array without nulls, to find repeated ones among tens of millions."""
+    edges, text = _string_bytes(strings)
+    start, size = edges[:-1] - edges[0], np.diff(edges)
+    padded = np.append(text, np.zeros(8, np.uint8))  # the last string's last word ends past its end
+    words = np.ndarray(len(text) + 1, np.uint64, padded, strides=(1,))  # the eight bytes from each byte on
+    found = _mixed(size.astype(np.uint64))
+    rows = np.flatnonzero(size > 0)
+    done = 0
+    while len(rows):
+        word = words[start[rows] + done]
+        left = size[rows] - done
+        short = left < 8
+        word[short] &= (np.uint64(1) << (8 * left[short]).astype(np.uint64)) - np.uint64(1)
+        found[rows] = _mixed(found[rows] ^ word)
+        done += 8
+        rows = rows[left > 8]
+    return found
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(32))) * _PRIME
+    return values ^ (values >> np.uint64(29))
+
+
+def _string_bytes(strings: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return where each string begins and the last one ends, and the bytes of all; there must be no nulls."""
+    if not len(strings):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    strings = strings.cast(pa.large_string())
     _, bounds, text = strings.buffers()
-    if not len(strings) or text is None:
-        return b""
-    edges = np.frombuffer(bounds, np.int32, len(strings) + 1, strings.offset * 4)
-    return text.slice(int(edges[0]), int(edges[-1] - edges[0]))
+    edges = np.frombuffer(bounds, np.int64, len(strings) + 1, strings.offset * 8)
+    return edges, np.frombuffer(text or b"", np.uint8)[edges[0] : edges[-1]]
 
 
 def batches(file: pq.ParquetFile, path: Path) -> Iterable[pa.Table]:
-    """Yield the manifest's columns some rows at a time; further ones may be large and are not even read."""
-    for name in SCHEMA.names:
-        if file.schema_arrow.names.count(name) != 1:
-            conform(file.schema_arrow.empty_table(), path)
+    """Yield the manifest's columns in batches of rows; other columns may be large and are not read."""
+    conform(file.schema_arrow.empty_table(), path)
     names = [name for name in SCHEMA.names if name in file.schema_arrow.names]
     done = 0
     for batch in file.iter_batches(BATCH, columns=names):

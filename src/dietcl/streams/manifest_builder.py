@@ -1,4 +1,4 @@
-"""Preparation: rows from a source in, a manifest and a table of everything that was left out of it out."""
+"""ManifestBuilder: takes rows from a source, and writes a manifest and a table of everything that was left out."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -7,69 +7,79 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dietcl.errors import UserError
 from dietcl.files import IMAGES, MANIFEST, make_folder, scratch
-from dietcl.process_pool import cores
+from dietcl.launch import cores
 from dietcl.streams.column_coercion import Faults, Values, default_ids, labels, numbers, texts, times
-from dietcl.streams.cuts import workable
-from dietcl.streams.filesystem import Place
-from dietcl.streams.image_writer import Copies
-from dietcl.streams.manifest import BATCH, Facts, Writer, batches, outside
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.image_writer import ImageWriter
+from dietcl.streams.manifest import BATCH, SCHEMA, Facts, Writer, outside
 from dietcl.streams.quarantine import QUARANTINE, Quarantine
-from dietcl.streams.text import fingerprints
-from dietcl.streams.verifier import Verifier
+from dietcl.streams.row_log import RowLog
+from dietcl.streams.verify import NO_IMAGE, fault_of, faults_of_rows
 
 Verify = Literal["decode", "none"]
 Progress = Callable[[int, int | None], None]  # images done, images in all if that is known
+RowNumbers = Sequence[int] | None  # of the rows in the table that lists them
 NOT_AN_IMAGE = "not an image by its name"
 
 
-class Preparation:
-    """What a source hands its rows to; bad ones go to the quarantine and the others into the manifest.
+class Columns(TypedDict, total=False):
+    """What is known of some images: one value for all of them, or one for each."""
+
+    label: Values
+    time: Values
+    split: Values  # train by default
+    id: Values
+    offset: Values  # first byte of an image inside its file
+    length: Values  # number of its bytes
+
+
+class ManifestBuilder:
+    """Collects the rows of a source: bad ones go to the quarantine, all others into the manifest.
 
     A source calls `refer` for images that stay where they are, or `pixels` or `encoded` for images that it had to
-    take out of something; never both kinds.
+    extract from something; never both kinds.
     """
 
     def __init__(
-        self,
-        place: Place,
-        out: Path,
-        facts: Facts,
-        verify: Verify = "decode",
-        progress: Progress = lambda done, total: None,
+        self, place: FileRoot, out: Path, facts: Facts, verify: Verify = "decode", progress: Progress = lambda *_: None
     ) -> None:
         self.place, self.out, self.verify = place, make_folder(out), verify
-        self.total: int | None = None  # a source that knows how many images there are may say so
+        self.total: int | None = None  # number of images, set by a source that knows it
         self.kept = 0
         self._facts, self._progress = facts, progress
         self._seen = 0
         self._work = ExitStack()
         self._folder = self._work.enter_context(scratch(self.out))
         self._quarantine = Quarantine(self._folder / QUARANTINE)
-        self._labels: Counter[str | None] = Counter()  # of training images
-        self._is_published = False
-        self._prints: list[npt.NDArray[np.uint64]] = []
-        self._origins: list[tuple[str | None, npt.NDArray[np.uint32] | None]] = []  # table and rows, beside the prints
+        self._log = RowLog()
         self._pool = ThreadPoolExecutor(cores())
-        self._verifier = Verifier(place, self._pool)
-        self._copies: Copies | None = None
+        self._copies: ImageWriter | None = None
 
     def suggest(self, *, recipe: str, time_steps: int, cut: str = "count") -> None:
-        """Say how the stream is best cut; the last word before the end counts."""
+        """Set how the stream is cut by default, whatever the times are; the last call counts."""
+        self._log.is_suggested = True
         self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
 
+    def read_images_from(self, root: FileRoot) -> None:
+        """Set the root of the images, where it is not the folder of the data's own files."""
+        self.place = root
+
     def keep_cut(self) -> None:
-        """Say that the stream is cut as it was published, even where few images would make that a poor cut."""
-        self._is_published = True
+        """Cut the stream as it was published, even where that is a poor cut of few images."""
+        self._log.is_published = True
+
+    def draw_tests(self, share: float) -> None:
+        """Draw this share of the labeled images as test images, as the source names none."""
+        self._log.test_share = share
 
     @property
     def problems(self) -> Counter[str]:
@@ -77,118 +87,87 @@ class Preparation:
         return self._quarantine.kinds
 
     def problem(self, file: str, row: int | None, sentence: str) -> None:
-        """Put one thing into the quarantine, with its file and its row there if it has one."""
+        """Add a problem to the quarantine, with its file and its row if it has one."""
         self._quarantine.add(file, row, sentence)
 
     def refer(
-        self,
-        file: Values,
-        *,
-        label: Values = None,
-        time: Values = None,
-        split: Values = "train",
-        id: Values = None,
-        offset: Values = None,
-        length: Values = None,
-        row: Sequence[int] | None = None,
-        listed_in: str | None = None,
+        self, file: Values, *, row: RowNumbers = None, listed_in: str | None = None, **known: Unpack[Columns]
     ) -> None:
-        """Add images that stay where they are, by their paths inside the place.
+        """Add images that stay where they are, by their paths below the root.
 
-        `offset` and `length` are first bytes and numbers of bytes of images inside files; `listed_in` and `row` name
-        the table and the rows that said so, for the quarantine.
+        `listed_in` and `row` name the table and the rows that list them, for the quarantine.
         """
-        columns = {"file": file, "label": label, "time": time, "split": split}
-        columns |= {"id": id, "offset": offset, "length": length}
+        columns: dict[str, Values] = {"file": file, **known}
         count = next(len(values) for values in columns.values() if not isinstance(values, str | None))
         for start in range(0, count, BATCH):
             part = slice(start, min(start + BATCH, count))
             cut = {name: v if isinstance(v, str | None) else v[part] for name, v in columns.items()}
             self._add(cut, part.stop - start, None if row is None else row[part], listed_in)
 
-    def pixels(
-        self,
-        images: npt.NDArray[np.uint8],
-        *,
-        label: Values = None,
-        time: Values = None,
-        split: Values = "train",
-        row: Sequence[int] | None = None,
-        listed_in: str,
-    ) -> None:
+    def pixels(self, images: npt.NDArray[np.uint8], *, listed_in: str, **known: Unpack[Columns]) -> None:
         """Add square uint8 images [n, side, side] or [n, side, side, 3], which are copied into one array."""
-        self._copies = self._copies or Copies(self._folder)
+        self._copies = self._copies or ImageWriter(self._folder)
         try:
             offset = self._copies.pixels(images)
         except ValueError as error:
             raise UserError(f"{self.place.path(listed_in)}: {error}") from None
-        columns: dict[str, Values] = {"file": IMAGES, "label": label, "time": time, "split": split, "id": offset}
-        self._add(
-            columns | {"offset": offset, "length": None},
-            len(images),
-            offset.tolist() if row is None else row,
-            listed_in,
-        )
+        columns = {**known, "file": IMAGES, "id": offset, "offset": offset}
+        self._add(columns, len(images), offset.tolist(), listed_in)
 
     def encoded(
-        self,
-        images: Sequence[bytes | None],
-        *,
-        label: Values = None,
-        time: Values = None,
-        split: Values = "train",
-        id: Values = None,
-        row: Sequence[int] | None = None,
-        listed_in: str,
+        self, images: Sequence[bytes | None], *, row: RowNumbers = None, listed_in: str, **known: Unpack[Columns]
     ) -> None:
         """Add images that are bytes of some format (None: missing), which are copied into shards."""
         if not images:
             return
-        self._copies = self._copies or Copies(self._folder)
+        self._copies = self._copies or ImageWriter(self._folder)
         first = self._copies.count
         row = range(first, first + len(images)) if row is None else row
-        faults = self._verifier.of_bytes(images) if self.verify == "decode" else [_missing(data) for data in images]
+        if self.verify == "decode":
+            faults = list(self._pool.map(fault_of, images))
+        else:
+            faults = [None if data else NO_IMAGE for data in images]
         pairs = zip(images, faults, strict=True)
-        placed = [("", -1, 1) if fault else self._copies.encoded(data or b"") for data, fault in pairs]
-        columns: dict[str, Values] = {"label": label, "time": time, "split": split}
-        columns |= dict(zip(("file", "offset", "length"), map(list, zip(*placed, strict=True)), strict=True))
-        columns["id"] = [f"{listed_in}#{number}" for number in row] if id is None else id
-        known = {i: fault for i, fault in enumerate(faults) if fault}
-        self._add(columns, len(images), row, listed_in, known)
+        written = [("", -1, 1) if fault else self._copies.encoded(data or b"") for data, fault in pairs]
+        file, offset, length = map(list, zip(*written, strict=True))
+        columns: dict[str, Values] = {**known, "file": file, "offset": offset, "length": length}
+        if columns.get("id") is None:
+            columns["id"] = [f"{listed_in}#{number}" for number in row]
+        self._add(columns, len(images), row, listed_in, {i: fault for i, fault in enumerate(faults) if fault})
 
     def close(self) -> Path:
-        """Put everything in its place and return the manifest's path; the manifest comes last."""
+        """Move all files to where they belong, the manifest last, and return its path."""
         self._pool.shutdown()
         if self._copies is not None:
             self._copies.close()
         if self.kept:
-            facts = replace(self._facts, root=self._root())
-            self._writer.facts = facts if self._is_published else workable(facts, self._labels)
+            drawn = self._log.draw_tests()
+            facts = self._log.fit(replace(self._facts, root=self._root()), drawn)
+            self._writer.facts = facts
             self._writer.__exit__(None)
-            self._drop_repeated()
+            self.kept -= self._log.rewrite(self._folder / MANIFEST, facts, drawn, self.problem)
         self._quarantine.close()
-        names = [path.name for path in self._folder.iterdir()] if self.kept else []
-        if set(self.problems) - {NOT_AN_IMAGE}:
-            names = names or [QUARANTINE]
+        has_problems = bool(set(self.problems) - {NOT_AN_IMAGE})
+        names = [path.name for path in self._folder.iterdir()] if self.kept else [QUARANTINE] * has_problems
         for name in sorted(names, key=lambda name: name == MANIFEST):
             if name != QUARANTINE and (self.out / name).exists():
                 raise UserError(f"{self.out / name}: is there already and is not overwritten; choose another --out")
             (self._folder / name).replace(self.out / name)
         self._work.close()
         if not self.kept:
-            if set(self.problems) - {NOT_AN_IMAGE}:
+            if has_problems:
                 raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; mend them first")
             raise UserError(f"{self.place.root}: no images were found; is the path right, and the --kind?")
         return self.out / MANIFEST
 
     def abandon(self) -> None:
-        """Leave no trace."""
+        """Remove everything that was written."""
         self._pool.shutdown(cancel_futures=True)
         self._quarantine.close()
         self._work.close()
 
-    def _relative(self, file: pa.Array) -> pa.Array:
-        """Cut the place itself off paths that lead into it from the root, as many tables have them."""
+    def relative(self, file: pa.Array) -> pa.Array:
+        """Make absolute paths that lead into the root relative to it; many tables have them."""
         inside = f"{self.place.root}/"
         if self._copies is not None or not self.place.is_local or not pc.any(pc.starts_with(file, inside)).as_py():
             return file
@@ -200,7 +179,7 @@ class Preparation:
         return Writer(self._folder / MANIFEST)
 
     def _root(self) -> str:
-        """Return where the files lie as the manifest will say it: relative if both move together."""
+        """Return the root of the files for the manifest: relative to it if both move together."""
         if self._copies is not None:
             return "."
         if not self.place.is_local:
@@ -212,83 +191,39 @@ class Preparation:
         self,
         columns: dict[str, Values],
         count: int,
-        row: Sequence[int] | None,
+        row: RowNumbers,
         listed_in: str | None,
-        faults: Faults | None = None,
+        known: Faults | None = None,
     ) -> None:
-        file, offset = self._relative(texts(columns["file"], count)), numbers(columns["offset"], count, -1)
-        label, bad_labels = labels(columns["label"], count)
-        time, bad_times = times(columns["time"], count)
-        length = numbers(columns["length"], count, None)
-        faults = {**bad_labels, **bad_times, **(faults or {})}
+        file, offset = self.relative(texts(columns["file"], count)), numbers(columns.get("offset"), count, -1)
+        label, bad_labels = labels(columns.get("label"), count)
+        time, bad_times = times(columns.get("time"), count)
+        split, length = texts(columns.get("split", "train"), count), numbers(columns.get("length"), count, None)
+        ids = default_ids(file, offset) if columns.get("id") is None else texts(columns["id"], count)
+        table = pa.table([ids, file, offset, label, time, split, length], SCHEMA.names)
+        faults = {**bad_labels, **bad_times, **(known or {})}
         for fault, where in (
             ("the path leads outside the folder", outside(file)),
             ("the image is empty", pc.fill_null(pc.less(length, 1), False)),
         ):
             faults |= dict.fromkeys(np.flatnonzero(where.to_numpy(zero_copy_only=False)).tolist(), fault)
         if self._copies is None and self.verify == "decode":
-            done = self._seen
-            faults |= self._verifier.of_rows(
-                file, offset, length, faults, lambda n: self._progress(done + n, self.total)
-            )
+            faults |= faults_of_rows(self.place, self._pool, table, faults, self._report_progress)
         for i, fault in sorted(faults.items()):
             name, number = file[i].as_py(), None if row is None else int(row[i])
             if listed_in is None or self._copies is not None:
                 self.problem(listed_in or name, number, fault)
             else:
                 self.problem(listed_in, number, f"{fault}: {name}")
-        table = pa.table(
-            {
-                "id": default_ids(file, offset) if columns["id"] is None else texts(columns["id"], count),
-                "file": file,
-                "offset": offset,
-                "label": label,
-                "time": time,
-                "split": texts(columns["split"], count),
-                "length": length,
-            }
-        )
         good = np.ones(count, np.bool_)
         good[list(faults)] = False
         table = table.filter(pa.array(good))
         if len(table):
-            self._prints.append(fingerprints(table["id"].combine_chunks()))
-            self._origins.append((listed_in, None if row is None else np.asarray(row, np.uint32)[good]))
+            self._log.add(table, listed_in, None if row is None else np.asarray(row)[good])
             self._writer.write(table)
-            train = table["label"].filter(pc.equal(table["split"], "train"))
-            for found in pc.value_counts(train).to_pylist():
-                self._labels[found["values"]] += found["counts"]
         self.kept += len(table)
+        self._report_progress(count)
         self._seen += count
-        self._progress(self._seen, self.total)
 
-    def _drop_repeated(self) -> None:
-        """Keep the first of the rows that share an id."""
-        prints = np.concatenate(self._prints)
-        prints.sort()
-        double = np.unique(prints[1:][prints[1:] == prints[:-1]])
-        if not len(double):
-            return
-        path = self._folder / MANIFEST
-        first: dict[str, int] = {}
-        starts = np.cumsum([0, *(len(part) for part in self._prints)])
-        done = 0
-        with pq.ParquetFile(path) as file, Writer(path, self._writer.facts) as writer:
-            for table in batches(file, path):
-                good = np.ones(len(table), np.bool_)
-                for i in np.flatnonzero(np.isin(fingerprints(table["id"].combine_chunks()), double)).tolist():
-                    name = table["id"][i].as_py()
-                    if first.setdefault(name, done + i) != done + i:
-                        good[i] = False
-                        part = int(np.searchsorted(starts, done + i, side="right")) - 1
-                        listed_in, rows = self._origins[part]
-                        row = None if rows is None else int(rows[done + i - starts[part]])
-                        self.problem(listed_in or table["file"][i].as_py(), row, f"the id is there twice: {name}")
-                done += len(table)
-                self.kept -= int((~good).sum())
-                writer.write(table.filter(pa.array(good)))
-
-
-def _missing(data: bytes | None) -> str | None:
-    """Say what is wrong with an image that is not looked at."""
-    return None if data else "there is no image"
+    def _report_progress(self, done: int) -> None:
+        self._progress(self._seen + done, self.total)

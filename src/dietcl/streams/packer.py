@@ -1,14 +1,14 @@
-"""Packing: every image of a manifest resized once and stored for random access, as squares or as encoded bytes."""
+"""Packs the images of a manifest: resized once and stored for random access, as squares or as encoded bytes."""
 
 import io
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import simplejpeg
@@ -18,15 +18,16 @@ from PIL import Image
 from dietcl.errors import UserError, reason
 from dietcl.files import IMAGES, MANIFEST, make_folder, write_json
 from dietcl.streams.decode import Pixels
-from dietcl.streams.filesystem import Place
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.image_writer import ShardWriter, member_name
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.manifest import Writer, batches, read_facts
-from dietcl.streams.packing import Packing
+from dietcl.streams.options import Packing
 from dietcl.streams.quarantine import QUARANTINE, Quarantine
-from dietcl.streams.shards import ShardWriter, member_name
-from dietcl.streams.storage import Storage, resize, spread
+from dietcl.streams.storage import Rows, Storage, resize, spread
 
 SHARD = 32_768  # images a shard: about 700 MB at 224 px
+_SHARD_NAME = "images-{:05d}.tar"
 _AT_ONCE = 512
 Progress = Callable[[int, int], None]
 
@@ -51,7 +52,7 @@ def pack(manifest: Path, out: Path, packing: Packing, progress: Progress = lambd
     for number, start in enumerate(range(0, len(index), SHARD)):
         rows = np.arange(start, min(start + SHARD, len(index)))
         if not (work / f"{number:05d}.npz").exists():
-            _pack_shard(storage, rows, number, out, work, packing, lambda done: progress(done, len(index)))
+            _pack_shard(storage, rows, number, out, work, packing, progress)
         progress(int(rows[-1]) + 1, len(index))
     kept = _finish(manifest, out, work, index, packing)
     images = [path for path in out.iterdir() if path.name.startswith("images")]
@@ -59,7 +60,7 @@ def pack(manifest: Path, out: Path, packing: Packing, progress: Progress = lambd
 
 
 def _begin(out: Path, index: Index, packing: Packing) -> Path:
-    """Claim a folder for this packing and no other."""
+    """Claim a folder for this packing alone."""
     work = make_folder(out) / ".packing"
     plan = {"manifest": index.hash, **asdict(packing)}
     if (work / "plan.json").exists():
@@ -77,13 +78,7 @@ def _begin(out: Path, index: Index, packing: Packing) -> Path:
 
 
 def _pack_shard(
-    storage: Storage,
-    rows: npt.NDArray[np.int64],
-    number: int,
-    out: Path,
-    work: Path,
-    packing: Packing,
-    progress: Callable[[int], None],
+    storage: Storage, rows: Rows, number: int, out: Path, work: Path, packing: Packing, progress: Progress
 ) -> None:
     """Write the images of one shard, and then where each of them went."""
     offset, length = np.full(len(rows), -1), np.full(len(rows), -1)
@@ -98,21 +93,21 @@ def _pack_shard(
             for i, data in enumerate(_encoded(storage, part, packing), start=start):
                 if int(rows[i]) not in storage.bad:
                     _, offset[i], length[i] = shard.add(member_name(int(rows[i]), data), data)
-        progress(int(part[-1]) + 1)
+        progress(int(part[-1]) + 1, len(storage.index))
     bad = np.array([row for row in rows.tolist() if row in storage.bad], np.int64)
     offset[bad - rows[0]] = -1
     if squares is not None:
         squares.flush()
     elif shard is not None:
         shard.close()
-        shard.path.replace(out / _shard_name(number))
+        shard.path.replace(out / _SHARD_NAME.format(number))
     reasons = np.array([storage.bad[row] for row in bad.tolist()], dtype=np.str_)
     partial = work / "partial.npz"
     np.savez(partial, offset=offset, length=length, bad=bad, reasons=reasons)
     partial.replace(work / f"{number:05d}.npz")
 
 
-def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) -> list[bytes]:
+def _encoded(storage: Storage, rows: Rows, packing: Packing) -> list[bytes]:
     pictures = storage.pictures(rows)
 
     def one(i: int) -> bytes:
@@ -126,7 +121,7 @@ def _encoded(storage: Storage, rows: npt.NDArray[np.int64], packing: Packing) ->
 
 
 def shrink(picture: Pixels, side: int) -> Pixels:
-    """Return a picture whose shorter side has at most so many pixels."""
+    """Return a picture whose shorter side has at most `side` pixels."""
     height, width = picture.shape[:2]
     if min(height, width) <= side:
         return picture
@@ -147,39 +142,33 @@ def encode(picture: Pixels, packing: Packing) -> bytes:
 
 
 def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packing) -> int:
-    """Write the manifest of what was packed and the quarantine of what was not, and clear up."""
-    bad, place = 0, Place.of(index.root)
+    """Write the manifest of what was packed and the quarantine of what was not, and remove the work folder."""
+    bad, root, shards = 0, FileRoot.of(index.root), range(-(-len(index) // SHARD))
+    names = pa.array([IMAGES if packing.is_raw else _SHARD_NAME.format(number) for number in shards])
     with (
         pq.ParquetFile(manifest) as file,
         Writer(work / MANIFEST, replace(read_facts(manifest), root=".")) as writer,
-        Quarantine(work / QUARANTINE) as quarantine,
+        closing(Quarantine(work / QUARANTINE)) as quarantine,
     ):
-        parts = [np.load(work / f"{number:05d}.npz") for number in range(-(-len(index) // SHARD))]
+        parts = [np.load(work / f"{number:05d}.npz") for number in shards]
         offset, length = (np.concatenate([part[name] for part in parts]) for name in ("offset", "length"))
         for part in parts:
             bad += len(part["bad"])
             for row, sentence in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
-                quarantine.add(place.path(index.files[index.file[row]]), row, sentence)
+                quarantine.add(root.path(index.files[index.file[row]]), row, sentence)
         start = 0
         for table in batches(file, manifest):
             numbers = np.arange(start, start + len(table))
-            names = [_shard_name(number) for number in range(numbers[0] // SHARD, numbers[-1] // SHARD + 1)]
-            places = pa.array([IMAGES] if packing.is_raw else names)
-            which = np.zeros(len(numbers), np.int64) if packing.is_raw else numbers // SHARD - numbers[0] // SHARD
             lengths = pa.array(length[numbers], mask=length[numbers] < 0)
-            packed = table.set_column(1, "file", places.take(pa.array(which)))
+            packed = table.set_column(1, "file", names.take(pa.array(numbers // SHARD)))
             packed = packed.set_column(2, "offset", pa.array(offset[numbers])).set_column(6, "length", lengths)
             writer.write(packed.filter(pa.array(offset[numbers] >= 0)))
             start += len(table)
     if bad == len(index):
-        for path in work.glob("*.npz"):  # to be read again, once they can be
+        for path in work.glob("*.npz"):  # so that a repeated command reads the images again
             path.unlink()
         raise UserError(f"{manifest}: not one image can be read; see {work / QUARANTINE}")
     for name in (QUARANTINE, MANIFEST):
         (work / name).replace(out / name)
     shutil.rmtree(work)
     return len(index) - bad
-
-
-def _shard_name(number: int) -> str:
-    return f"images-{number:05d}.tar"

@@ -1,4 +1,4 @@
-"""The quarantine: a table of everything that could not be used, with its file, its row there and one sentence."""
+"""The quarantine: a table of everything that could not be used, with its file, its row and one sentence."""
 
 import csv
 from collections import Counter
@@ -16,22 +16,16 @@ class Quarantine:
         self._table = csv.writer(self._file)
         self._table.writerow(["file", "row", "problem"])
 
-    def __enter__(self) -> "Quarantine":
-        return self
-
     def add(self, file: str, row: int | None, sentence: str) -> None:
-        """Write down one problem; a file that is all there is has no row."""
+        """Add one problem; one with a whole file has no row."""
         self.kinds[kind_of(sentence)] += 1
         self._table.writerow([file, "" if row is None else row, sentence])
 
     def close(self) -> None:
-        """Make the table whole."""
+        """Finish the table."""
         self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def kind_of(sentence: str) -> str:
-    """Return what a sentence on a problem says before its particulars."""
+    """Return the sentence on a problem without its details."""
     return sentence.partition(":")[0].partition("(")[0].strip()

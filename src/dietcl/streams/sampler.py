@@ -7,8 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.rng import numpy_generator
+from dietcl.streams.assign_steps import rank_in_group
 from dietcl.streams.options import Mix, PoolName
 from dietcl.streams.stream import Labels, Rows, Stream, TimeStep
+
+Key = tuple[int | str, ...]  # of a random generator
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Draw:
     pool: PoolName
     rows: Rows
     labels: Labels | None
-    key: tuple[int | str, ...] = ()  # what it was drawn by
+    key: Key = ()  # what it was drawn by
 
 
 def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
@@ -47,9 +50,7 @@ def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
     }
 
 
-def sample(
-    pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: tuple[int | str, ...]
-) -> tuple[Draw, ...]:
+def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: Key) -> tuple[Draw, ...]:
     """Draw one micro-batch."""
     draws = []
     for name, count in counts.items():
@@ -60,8 +61,8 @@ def sample(
     return tuple(draws)
 
 
-def walk(name: PoolName, pool: Pool, size: int, key: tuple[int | str, ...]) -> Iterator[tuple[Draw, ...]]:
-    """Go through a pool once in random order, in micro-batches of at most this size."""
+def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[tuple[Draw, ...]]:
+    """Yield all of a pool once in random order, in micro-batches of at most this size."""
     order = numpy_generator(*key, "walk", name).permutation(len(pool.rows))
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
@@ -82,34 +83,24 @@ def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
 
 
 def _reservoir(stream: Stream, t: int, capacity: int | None) -> dict[int, npt.NDArray[np.bool_]]:
-    """Tell for every time step until t which of its labels are still there; those of t itself all are.
-
-    The earlier labels with the smallest lots are kept: uniform over all of them, and what was dropped stays out.
-    """
-    lots = {
-        step.t: numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled))
-        for step in stream.steps
-        if step.t < t
-    }
+    """Return for every time step until t which of its labels are still in memory; those of t itself all are."""
+    # Those with the smallest random numbers stay: a uniform choice, and what was dropped is never added again.
+    past = [step for step in stream.steps if step.t < t]
+    lots = {step.t: numpy_generator(stream.seed, step.t, "reservoir").random(len(step.labeled)) for step in past}
     drawn = np.sort(np.concatenate([np.zeros(0), *lots.values()]))
     highest = drawn[capacity - 1] if capacity is not None and capacity < len(drawn) else np.inf
-    return {past: lot <= highest for past, lot in lots.items()} | {t: np.ones(len(stream.step(t).labeled), np.bool_)}
+    return {step: lot <= highest for step, lot in lots.items()} | {t: np.ones(len(stream.step(t).labeled), np.bool_)}
 
 
 def _by_class(steps: Sequence[TimeStep], capacity: int | None) -> Pool:
-    """Return the labels of some time steps, cut to the capacity so that classes keep equally many as far as they go.
-
-    Row numbers are random themselves, so the lowest of a class are a fair choice that no order of arrival changes.
-    """
+    """Return the labels of some time steps, cut to the capacity so that classes keep equally many if they can."""
     rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled for step in steps)])
     labels = np.concatenate([np.zeros(0, np.int64), *(step.labels for step in steps)])
+    # Row numbers are random themselves, so the lowest of a class are a fair choice whatever the order of arrival.
     order = np.argsort(rows)
     rows, labels = rows[order], labels[order]
     if capacity is not None and capacity < len(rows):
-        by_label = np.argsort(labels, kind="stable")
-        starts = np.searchsorted(labels[by_label], labels[by_label])
-        place = np.empty(len(rows), np.int64)  # of each label within its class
-        place[by_label] = np.arange(len(rows)) - starts
-        kept = np.sort(np.lexsort((rows, place))[:capacity])
+        rank = rank_in_group(labels, np.arange(len(rows)))
+        kept = np.sort(np.lexsort((rows, rank))[:capacity])
         rows, labels = rows[kept], labels[kept]
     return Pool(rows, labels)

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dietcl.errors import UserError
 from dietcl.streams.assign_steps import TRAIN
 from dietcl.streams.index import Index
 from dietcl.streams.stream import Stream
 
-Range = tuple[float, float]
+VERDICTS = AGREES, OTHERWISE, DIFFERS = "agrees", "agrees otherwise", "differs"  # the best one first
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def statistics(stream: Stream, index: Index, label_rate: float | None = None) ->
         of_class += counts
     in_tests = np.unique(index.label[(index.split != TRAIN) & (index.label >= 0)])
     present = of_class[of_class > 0]
+    sizes = present if len(present) else np.zeros(1, np.int64)
     labeled = [len(step.labeled) for step in stream.steps]
     unlabeled = [len(step.unlabeled) for step in stream.steps]
     test = [len(found.rows) for found in stream.tests]
@@ -70,7 +71,7 @@ def statistics(stream: Stream, index: Index, label_rate: float | None = None) ->
         test_images=sum(test),
         label_rate=label_rate,
         realized_rate=stream.realized_rate,
-        images_per_class=_least_median_most(present),
+        images_per_class=(int(sizes.min()), float(np.median(sizes)), int(sizes.max())),
     )
 
 
@@ -78,23 +79,21 @@ def _spread(counts: Sequence[int]) -> Spread:
     return Spread(float(np.mean(counts)), min(counts), max(counts))
 
 
-def _least_median_most(counts: npt.NDArray[np.int64]) -> tuple[int, float, int]:
-    if not len(counts):
-        return 0, 0.0, 0
-    return int(counts.min()), float(np.median(counts)), int(counts.max())
-
-
-@dataclass(frozen=True)
-class Published:
-    """What is published about one quantity: as it is written, and the numbers that this can mean.
-
-    The first range is what was written, rounded as it was written; the others are what else the publication says.
-    """
+class Published(NamedTuple):
+    """A published quantity: as it is written, and the range of numbers that round to this."""
 
     quantity: str
     written: str
-    ranges: tuple[Range, ...]
+    low: float
+    high: float
     note: str = ""
+    otherwise: tuple[float, float] | None = None  # another range that the publication also allows
+
+    def verdict(self, number: float) -> str:
+        """Tell whether a number is what was published."""
+        if self.low <= number <= self.high:
+            return AGREES
+        return OTHERWISE if self.otherwise and self.otherwise[0] <= number <= self.otherwise[1] else DIFFERS
 
 
 @dataclass(frozen=True)
@@ -108,107 +107,92 @@ class Difference:
     note: str
 
 
-AGREES, OTHERWISE, DIFFERS = "agrees", "agrees otherwise", "differs"
-
-
-def _exactly(number: float) -> tuple[Range, ...]:
-    return ((number, number),)
-
-
 _RATE = "label rate asked"
-_IMAGES = "images"
-_LABELED = "labeled per split"
-_UNLABELED = "unlabeled per split"
-_TEST = "inference data per split"
-_SPLITS = Published("splits", "20", _exactly(20))
+_LABELED, _UNLABELED, _TEST = "labeled per split", "unlabeled per split", "inference data per split"
+_SPLITS = Published("splits", "20", 20, 20)
 
 # Section B.1 of the paper, its text and both of its tables; for ImageNet2k the script and the class sizes released by
 # github.com/drimpossible/BudgetCL, 7b5057f, scripts/split_imgnet21k.py and scripts/class_sizes.npy.
 PAPER: Mapping[str, tuple[Published, ...]] = {
     "imagenet10k": (
         _SPLITS,
-        Published("classes", "9,459", _exactly(9_459)),
-        Published("classes per split", "473", ((472.5, 473.5),)),
+        Published("classes", "9,459", 9_459, 9_459),
+        Published("classes per split", "473", 472.5, 473.5),
         Published(
-            _IMAGES,
+            "images",
             "9,822,675",
-            _exactly(9_822_675),
+            9_822_675,
+            9_822_675,
             "without test images: ImageNet-21K-P has 11,060,223 training images, and the 991 classes that are dropped "
             "have about 1,250 each",
         ),
-        Published(_RATE, "1 %", _exactly(0.01)),
+        Published(_RATE, "1 %", 0.01, 0.01),
+        Published(_LABELED, "5k", 4_500, 5_500, "the released code rounds down in each class, this one to nearest"),
+        Published(_UNLABELED, "500k", 450_000, 550_000),
         Published(
-            _LABELED, "5k", ((4_500, 5_500),), "the released code rounds down in each class, this one to nearest"
-        ),
-        Published(_UNLABELED, "500k", ((450_000, 550_000),)),
-        Published(
-            _TEST,
-            "12k",
-            ((11_500, 12_500), (23_500, 23_700)),
-            "473 classes with 50 test images each are 23.6k, not 12k",
+            _TEST, "12k", 11_500, 12_500, "473 classes with 50 test images each are 23.6k, not 12k", (23_500, 23_700)
         ),
     ),
     "imagenet2k": (
         _SPLITS,
-        Published("classes", "1,000", _exactly(1_000)),
-        Published("classes per split", "50", _exactly(50)),
+        Published("classes", "1,000", 1_000, 1_000),
+        Published("classes per split", "50", 50, 50),
         Published(
-            _IMAGES,
+            "images",
             "1,302,903",
-            ((1_302_903, 1_302_903), (1_140_000, float("inf"))),
+            1_302_903,
+            1_302_903,
             "training images of the released choice of classes; any other choice has at least 1,140 in each class",
+            (1_140_000, float("inf")),
         ),
-        Published(_TEST, "2.5k", _exactly(2_500), "50 in each class"),
+        Published(_TEST, "2.5k", 2_500, 2_500, "50 in each class"),
     ),
     "cloc": (
         _SPLITS,
-        Published("classes", "713", ((713, 713), (712, 712)), "712 in one table, 713 in the other, 10788 in the text"),
-        Published("classes per split", "712", ((711.5, 712.5), (712.5, 713.5)), "712 in one table, 713 in the other"),
-        Published(_IMAGES, "38 m", ((37.5e6, 38.5e6), (38.5e6, 39.5e6)), "CLOC's own page says roughly 39 million"),
-        Published(_RATE, "0.5 %", _exactly(0.005)),
-        Published(_LABELED, "1k", ((500, 1_500), (9_250, 9_750)), "0.5 % of 1.9 m is 9.5k, not 1k"),
-        Published(_UNLABELED, "1.9 m", ((1.85e6, 1.95e6),)),
-        Published(_TEST, "19k", ((18_500, 19_500),)),
+        Published("classes", "713", 713, 713, "712 in one table, 713 in the other, 10788 in the text", (712, 712)),
+        Published("classes per split", "712", 711.5, 712.5, "712 in one table, 713 in the other", (712.5, 713.5)),
+        Published("images", "38 m", 37.5e6, 38.5e6, "CLOC's own page says roughly 39 million", (38.5e6, 39.5e6)),
+        Published(_RATE, "0.5 %", 0.005, 0.005),
+        Published(_LABELED, "1k", 500, 1_500, "0.5 % of 1.9 m is 9.5k, not 1k", (9_250, 9_750)),
+        Published(_UNLABELED, "1.9 m", 1.85e6, 1.95e6),
+        Published(_TEST, "19k", 18_500, 19_500),
     ),
     "cglm": (
         _SPLITS,
-        Published("classes", "10,788", _exactly(10_788)),
-        Published(_IMAGES, "581,100", _exactly(581_100), "it is not said whether test images are among them"),
-        Published(_RATE, "5 %", _exactly(0.05)),
+        Published("classes", "10,788", 10_788, 10_788),
+        Published("images", "581,100", 581_100, 581_100, "it is not said whether test images are among them"),
+        Published(_RATE, "5 %", 0.05, 0.05),
         Published(
             _LABELED,
             "0.6k",
-            ((550, 650), (650, 1_550)),
+            550,
+            650,
             "5 % of 30k is 1.5k, not 0.6k; rounding in each class of each split takes away a part",
+            (650, 1_550),
         ),
-        Published(_UNLABELED, "30k", ((25_000, 35_000),)),
-        Published(_TEST, "3k", ((2_500, 3_500),)),
+        Published(_UNLABELED, "30k", 25_000, 35_000),
+        Published(_TEST, "3k", 2_500, 3_500),
     ),
 }
 
 
 def differences(name: str, found: Statistics) -> list[Difference]:
-    """Hold a stream against what is published about a benchmark."""
+    """Compare a stream with what is published about a benchmark."""
     if name not in PAPER:
         raise UserError(f"--check {name}: nothing is published under this name; choose from {', '.join(PAPER)}")
     quantities: dict[str, list[float]] = {
         "splits": [found.time_steps],
         "classes": [found.classes],
         "classes per split": [found.classes_per_step.mean],
-        _IMAGES: [found.train_images, found.train_images + found.test_images],
+        "images": [found.train_images, found.train_images + found.test_images],  # a total may count test images or not
         _RATE: [] if found.label_rate is None else [found.label_rate],
         _LABELED: [found.labeled.mean],
         _UNLABELED: [found.unlabeled.mean],
         _TEST: [found.test.mean],
     }
-    return [_hold(one, quantities[one.quantity]) for one in PAPER[name] if quantities[one.quantity]]
-
-
-def _hold(published: Published, found: Sequence[float]) -> Difference:
-    """Take the first range that any of the numbers found lies in, as a total may or may not count test images."""
-    for place, (low, high) in enumerate(published.ranges):
-        for number in found:
-            if low <= number <= high:
-                verdict = OTHERWISE if place else AGREES
-                return Difference(published.quantity, published.written, number, verdict, published.note)
-    return Difference(published.quantity, published.written, found[0], DIFFERS, published.note)
+    result = []
+    for one in PAPER[name]:
+        if candidates := quantities[one.quantity]:
+            number = min(candidates, key=lambda number: VERDICTS.index(one.verdict(number)))
+            result.append(Difference(one.quantity, one.written, number, one.verdict(number), one.note))
+    return result

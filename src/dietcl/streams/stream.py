@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dietcl.rng import numpy_generator
-from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, Dealt, deal
+from dietcl.streams.assign_steps import NOWHERE, TEST, TRAIN, Assignment, assign_steps
 from dietcl.streams.index import Index
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.options import Recipe
 
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
@@ -67,6 +67,8 @@ class Stream:
     tests: tuple[TestStep, ...]
     classes: tuple[str, ...]  # names by class number
     index_row: npt.NDArray[np.uint32]  # opaque row number -> row of the index
+    times: tuple[tuple[float, float] | None, ...] = ()
+    """First and last time of each time step's training images; empty unless the stream is cut by time."""
 
     def step(self, t: int) -> TimeStep:
         """Return time step t."""
@@ -78,7 +80,7 @@ class Stream:
             return self
         labeled = np.concatenate([step.labeled for step in self.steps])
         order = np.argsort(labeled)
-        whole = TimeStep(
+        union = TimeStep(
             t=self.steps[-1].t,
             labeled=labeled[order],
             labels=np.concatenate([step.labels for step in self.steps])[order],
@@ -87,7 +89,7 @@ class Stream:
             new_classes=tuple(name for step in self.steps for name in step.new_classes),
             spans=len(self.steps),
         )
-        return replace(self, steps=(whole,))
+        return replace(self, steps=(union,))
 
     @property
     def realized_rate(self) -> float:
@@ -98,92 +100,96 @@ class Stream:
 
 def build_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
     """Cut an index into a stream; its identity is manifest hash + recipe + seed."""
-    return reveal(name, index, recipe, seed, deal(index, recipe, seed))
+    return reveal(name, index, recipe, seed, assign_steps(index, recipe, seed))
 
 
-def reveal(name: str, index: Index, recipe: Recipe, seed: int, dealt: Dealt) -> Stream:
-    """Hand out what was dealt: labels that are not revealed are not read here, nor kept."""
+def reveal(name: str, index: Index, recipe: Recipe, seed: int, assignment: Assignment) -> Stream:
+    """Build the time steps of an assignment: labels that are not revealed are not read here, nor kept."""
     number_of_row = numpy_generator(seed, index.hash, "opaque-rows").permutation(len(index)).astype(np.uint32)
     index_row = np.empty(len(index), np.uint32)
     index_row[number_of_row] = np.arange(len(index), dtype=np.uint32)
     classes: list[int] = []  # codes in the order of their first reveal
     number_of_code = np.full(len(index.classes) + 1, -1, np.int64)  # the last entry answers for label -1
     steps = []
-    of_step = _rows_by_step(index, dealt, TRAIN, recipe.time_steps)
+    of_step = _rows_by_step(index, assignment, TRAIN, recipe.time_steps)
     for t, rows in enumerate(of_step, start=1):
-        is_labeled = dealt.labeled[rows]
-        labeled, unlabeled = rows[is_labeled], rows[~is_labeled]
+        is_labeled = assignment.labeled[rows]
+        # Sorted by opaque number: the order is as random as the numbers themselves.
+        labeled = rows[is_labeled]
+        labeled = labeled[np.argsort(number_of_row[labeled])]
         codes = index.label[labeled]
         new = [int(code) for code in np.unique(codes) if number_of_code[code] < 0]
         number_of_code[new] = len(classes) + np.arange(len(new))
         classes += new
-        # Sorted by opaque number: the order is as random as the numbers themselves.
-        order = np.argsort(number_of_row[labeled])
         steps.append(
             TimeStep(
                 t=t,
-                labeled=number_of_row[labeled][order].astype(np.int64),
-                labels=number_of_code[codes[order]],
-                unlabeled=np.sort(number_of_row[unlabeled]).astype(np.int64),
+                labeled=number_of_row[labeled].astype(np.int64),
+                labels=number_of_code[codes],
+                unlabeled=np.sort(number_of_row[rows[~is_labeled]]).astype(np.int64),
                 seen_classes=len(classes),
                 new_classes=tuple(index.classes[code] for code in new),
             )
         )
+    tests = []
+    for t, rows in enumerate(_rows_by_step(index, assignment, TEST, recipe.time_steps), start=1):
+        rows = rows[index.label[rows] >= 0]
+        rows = rows[np.argsort(number_of_row[rows])]
+        tests.append(TestStep(t, number_of_row[rows].astype(np.int64), number_of_code[index.label[rows]]))
     return Stream(
         name=name,
         identity=identify(index, recipe, seed),
         seed=seed,
         steps=tuple(steps),
-        tests=tuple(_tests(index, dealt, recipe, number_of_code, number_of_row)),
+        tests=tuple(tests),
         classes=tuple(index.classes[code] for code in classes),
         index_row=index_row,
+        times=tuple(_time_span(index, rows) for rows in of_step) if recipe.recipe == "time" else (),
     )
 
 
-def remarks(stream: Stream) -> list[str]:
-    """Say what the owner of a stream may not have meant."""
-    said = []
-    empty = sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps)
-    if empty:
-        said.append(
+def remarks(stream: Stream, index: Index) -> list[str]:
+    """Return sentences on what the owner of a stream may not have intended."""
+    warnings = []
+    revealed = sum(len(step.labeled) for step in stream.steps)
+    if hidden := sum(int((index.label[stream.index_row[step.unlabeled]] >= 0).sum()) for step in stream.steps):
+        warnings.append(
+            f"{revealed:,} of {revealed + hidden:,} labels revealed (--label-rate hides the others, and --recipe time "
+            "those of images without a time)"
+        )
+    if empty := sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps):
+        warnings.append(
             f"{empty} of {len(stream.steps)} time steps have no image, as too many share a time or too few arrive; "
             "use fewer time steps, or --recipe data"
         )
     truths = np.concatenate([test.labels for test in stream.tests])
-    unknown = int((truths < 0).sum())
     if not len(truths):
-        said.append("no test image has a label, so no accuracy will be measured")
-    elif unknown:
-        said.append(
+        warnings.append("no test image has a label, so no accuracy will be measured")
+    elif unknown := int((truths < 0).sum()):
+        warnings.append(
             f"{unknown} of {len(truths)} test images are of classes of which no label is revealed; they count as wrong"
         )
-    return said
+    return warnings
 
 
-def _tests(
-    index: Index, dealt: Dealt, recipe: Recipe, number_of_code: Labels, number_of_row: npt.NDArray[np.uint32]
-) -> list[TestStep]:
-    tests = []
-    for t, rows in enumerate(_rows_by_step(index, dealt, TEST, recipe.time_steps), start=1):
-        rows = rows[index.label[rows] >= 0]
-        order = np.argsort(number_of_row[rows])
-        numbers = number_of_row[rows][order].astype(np.int64)
-        tests.append(TestStep(t, numbers, number_of_code[index.label[rows]][order]))
-    return tests
-
-
-def _rows_by_step(index: Index, dealt: Dealt, split: int, time_steps: int) -> list[npt.NDArray[np.uint32]]:
-    """Return the rows of every time step in order, found some at a time: a sort of all would take the most memory."""
+def _rows_by_step(index: Index, assignment: Assignment, split: int, time_steps: int) -> list[npt.NDArray[np.uint32]]:
+    """Return the rows of every time step in order, in chunks: sorting all at once would take the most memory."""
     parts: list[list[npt.NDArray[np.uint32]]] = [[] for _ in range(time_steps)]
     for start in range(0, len(index), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        step = dealt.step[part]
+        step = assignment.step[part]
         rows = np.flatnonzero((index.split[part] == split) & (step != NOWHERE))
         rows = rows[np.argsort(step[rows], kind="stable")]
         present, begins = np.unique(step[rows], return_index=True)
         for number, found in zip(present, np.split(rows, begins[1:]), strict=False):
             parts[number].append((found + start).astype(np.uint32))
     return [np.concatenate([np.zeros(0, np.uint32), *found]) for found in parts]
+
+
+def _time_span(index: Index, rows: npt.NDArray[np.uint32]) -> tuple[float, float] | None:
+    times = index.time[rows]
+    times = times[~np.isnan(times)]
+    return (float(times.min()), float(times.max())) if len(times) else None
 
 
 def identify(index: Index, recipe: Recipe, seed: int) -> str:

@@ -1,51 +1,34 @@
-"""Kept streams: one cut from a large manifest is written down beside its index, and mapped the next time."""
+"""Cache of streams: one cut from a large manifest is kept beside its index, and mapped the next time."""
 
 import json
-import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.files import scratch
-from dietcl.streams.index import Index
-from dietcl.streams.recipes import Recipe
+from dietcl.streams.index import Index, create_npy, keep_folder, map_npy
+from dietcl.streams.options import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, identify
 
 LARGE = 1_000_000  # rows; a smaller stream is cut anew in a second or two
 MOST = 4  # streams kept of one manifest: each takes about as much room as 12 bytes a row
-_FORMAT = 1
-_ROWS = ("labeled", "labels", "unlabeled", "test_rows", "test_labels")
+_FORMAT = 2
 
 
-def open_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
+def cached_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
     """Return the stream that a manifest, a recipe and a seed make; a large one is kept."""
     if index.folder is None or len(index) < LARGE:
         return build_stream(name, index, recipe, seed)
-    place = index.folder / "streams"
-    folder = place / f"{_FORMAT}-{identify(index, recipe, seed)}"
+    folder = index.folder / "streams" / f"{_FORMAT}-{identify(index, recipe, seed)}"
     if stream := _load(folder, name, len(index)):
         return stream
     stream = build_stream(name, index, recipe, seed)
     with suppress(OSError):  # a folder that may not be written to, a full disk, or another process was faster
-        _keep(stream, place, folder)
+        keep_folder(folder, partial(_write, stream), lambda kept: _load(kept, name, len(index)) is not None, MOST - 1)
     return _load(folder, name, len(index)) or stream
-
-
-def _keep(stream: Stream, place: Path, folder: Path) -> None:
-    place.mkdir(exist_ok=True)
-    with scratch(place) as partial:
-        fresh = partial / "stream"
-        fresh.mkdir()
-        _write(stream, fresh)
-        others = [path for path in place.iterdir() if not path.name.startswith(".")]
-        for old in sorted(others, key=lambda path: path.stat().st_mtime)[: -(MOST - 1)]:
-            shutil.rmtree(old, ignore_errors=True)
-        if folder.exists() and _load(folder, stream.name, len(stream.index_row)) is None:
-            shutil.rmtree(folder)
-        fresh.rename(folder)
 
 
 def _write(stream: Stream, folder: Path) -> None:
@@ -57,9 +40,7 @@ def _write(stream: Stream, folder: Path) -> None:
         "test_labels": [test.labels for test in stream.tests],
     }
     for name, parts in columns.items():
-        with (folder / f"{name}.npy").open("wb") as file:
-            header = {"descr": "<i8", "fortran_order": False, "shape": (sum(map(len, parts)),)}
-            np.lib.format.write_array_header_1_0(file, header)
+        with create_npy(folder / f"{name}.npy", "<i8", sum(map(len, parts))) as file:
             for part in parts:
                 file.write(part.astype("<i8", copy=False).data)
     np.save(folder / "index_row.npy", stream.index_row)
@@ -67,47 +48,41 @@ def _write(stream: Stream, folder: Path) -> None:
         "identity": stream.identity,
         "seed": stream.seed,
         "classes": stream.classes,
+        "times": stream.times,
         "sizes": {name: [len(part) for part in parts] for name, parts in columns.items()},
         "steps": [
-            {"t": step.t, "seen_classes": step.seen_classes, "new_classes": step.new_classes} for step in stream.steps
+            {name: getattr(step, name) for name in ("t", "seen_classes", "new_classes")} for step in stream.steps
         ],
     }
     (folder / "stream.json").write_text(json.dumps(facts))
 
 
 def _load(folder: Path, name: str, rows: int) -> Stream | None:
-    """Map a kept stream, or return None if it is not there or not whole."""
+    """Map a kept stream, or return None if it is missing or incomplete."""
     try:
         facts = json.loads((folder / "stream.json").read_text())
-        parts = {column: _split(folder / f"{column}.npy", facts["sizes"][column]) for column in _ROWS}
-        steps = [
-            TimeStep(
-                t=step["t"],
-                labeled=parts["labeled"][i],
-                labels=parts["labels"][i],
-                unlabeled=parts["unlabeled"][i],
-                seen_classes=step["seen_classes"],
-                new_classes=tuple(step["new_classes"]),
-            )
-            for i, step in enumerate(facts["steps"])
-        ]
-        (index_row,) = _split(folder / "index_row.npy", [rows])
-        pairs = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
+        parts = {column: _split(folder / f"{column}.npy", sizes) for column, sizes in facts["sizes"].items()}
+        steps = zip(facts["steps"], parts["labeled"], parts["labels"], parts["unlabeled"], strict=True)
+        tests = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
         return Stream(
             name=name,
             identity=facts["identity"],
             seed=facts["seed"],
-            steps=tuple(steps),
-            tests=tuple(TestStep(step["t"], rows, labels) for step, rows, labels in pairs),
+            steps=tuple(
+                TimeStep(step["t"], labeled, labels, unlabeled, step["seen_classes"], tuple(step["new_classes"]))
+                for step, labeled, labels, unlabeled in steps
+            ),
+            tests=tuple(TestStep(step["t"], test_rows, labels) for step, test_rows, labels in tests),
             classes=tuple(facts["classes"]),
-            index_row=index_row,
+            index_row=_split(folder / "index_row.npy", [rows])[0],
+            times=tuple(span and (span[0], span[1]) for span in facts["times"]),
         )
     except (OSError, EOFError, ValueError, TypeError, LookupError):
         return None
 
 
 def _split(path: Path, sizes: list[int]) -> list[npt.NDArray[Any]]:
-    whole: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
-    if len(whole) != sum(sizes):
-        raise ValueError(f"{path}: not whole")
-    return np.split(whole, np.cumsum(sizes)[:-1])
+    values = map_npy(path)
+    if len(values) != sum(sizes):
+        raise ValueError(f"{path}: incomplete")
+    return np.split(values, np.cumsum(sizes)[:-1])

@@ -1,13 +1,28 @@
 """`dietcl data check`: read and decode every image of a manifest."""
 
+import csv
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from dietcl.errors import UserError
+from dietcl.launch import cores
+from dietcl.rng import numpy_generator
+from dietcl.streams.index import open_manifest
+from dietcl.streams.verify import find_problems, remarks
 
 if TYPE_CHECKING:
     from dietcl.streams.verify import Problem
@@ -45,21 +60,6 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Check the images and print what was found."""
     options = tyro.cli(Options, args=arguments, prog="dietcl data check", description=DESCRIPTION)
-    import numpy as np
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from dietcl.process_pool import cores
-    from dietcl.rng import numpy_generator
-    from dietcl.streams.index import open_manifest
-    from dietcl.streams.verify import find_problems, remarks
 
     index = open_manifest(options.manifest)
     rows = np.arange(len(index))
@@ -87,7 +87,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _write(problems: "list[Problem]", path: Path) -> Path:
-    import csv
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dietcl.streams.packing import Packing
+from dietcl.plural import plural
+from dietcl.streams.options import Packing
 
 DESCRIPTION = """Resize every image of a manifest once and store it where it is read fastest.
 
@@ -40,8 +43,6 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Pack, with a progress bar, and say what came of it."""
     options = tyro.cli(Options, args=arguments, prog="dietcl data pack", description=DESCRIPTION)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from dietcl.streams.packer import pack
 
@@ -70,8 +71,8 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({**asdict(packed), "manifest": str(packed.manifest)}))
         return 0
-    print(f"{packed.kept:,} images in {packed.bytes / 2**20:,.0f} MB: {packed.manifest}")
+    print(f"{plural(packed.kept, 'image')} in {packed.bytes / 2**20:,.0f} MB: {packed.manifest}")
     if packed.bad:
-        print(f"{packed.bad:,} images cannot be read and were left out: {out / 'quarantine.csv'}")
+        print(f"{plural(packed.bad, 'unreadable image')} left out: {out / 'quarantine.csv'}")
     print(f"next: dietcl train --stream {shlex.quote(str(packed.manifest))}")
     return 0

@@ -1,5 +1,6 @@
 """`dietcl data prepare`: turn images, wherever they are, into a manifest."""
 
+import argparse
 import contextlib
 import difflib
 import json
@@ -8,19 +9,34 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from dietcl.cli.config_options import gather, parse
 from dietcl.cli.data import flags, take_first
 from dietcl.cli.data.replace_folder import replaced
 from dietcl.errors import UserError, reason
+from dietcl.plural import plural
+from dietcl.streams.filesystem import is_remote
+from dietcl.streams.index import open_manifest
+from dietcl.streams.manifest import SPLITS, read_facts
+from dietcl.streams.quarantine import QUARANTINE
+from dietcl.streams.sources.registry import READERS, locate, prepare, recognize
+from dietcl.streams.times import format_spans
+from dietcl.streams.verify import remarks
 
 if TYPE_CHECKING:
     from dietcl.streams.index import Index
-    from dietcl.streams.sources.registry import Prepared, Reader
+    from dietcl.streams.sources.reader import Reader
+    from dietcl.streams.sources.registry import Prepared
 
 DESCRIPTION = """Turn a folder, a file or an address of images into a manifest; image files stay where they are.
 
@@ -54,7 +70,6 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Find the kind, parse its options, prepare the data and say what came of it."""
-    from dietcl.streams.sources.registry import READERS
 
     path, rest = take_first(arguments, flags(Options, *READERS.values()))
     kind, rest = _take_kind(rest)
@@ -77,7 +92,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_kind(arguments: list[str]) -> tuple[str, list[str]]:
-    import argparse
 
     parser = argparse.ArgumentParser(prog="dietcl data prepare", add_help=False, allow_abbrev=False)
     parser.add_argument("--kind", default="")
@@ -99,7 +113,6 @@ def _named(kind: str, readers: Any) -> "type[Reader]":
 
 
 def _recognized(path: str) -> "type[Reader]":
-    from dietcl.streams.sources.registry import locate, recognize
 
     if not path:
         raise UserError("data prepare: there is no PATH; give a folder, a file or an address of images first")
@@ -110,7 +123,6 @@ def _recognized(path: str) -> "type[Reader]":
 @contextlib.contextmanager
 def _reachable(path: str) -> Iterator[None]:
     """Make a sentence of what file systems, near and far, raise when something cannot be reached."""
-    from dietcl.streams.filesystem import is_remote
 
     try:
         yield
@@ -132,10 +144,6 @@ def _reachable(path: str) -> Iterator[None]:
 
 
 def _prepare(reader: "Reader", path: str, options: Options) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from dietcl.streams.sources.registry import locate, prepare
 
     with _reachable(path):
         place, name = locate(path)
@@ -157,7 +165,6 @@ def _prepare(reader: "Reader", path: str, options: Options) -> int:
         _show(facts)
     if not options.check:
         return 0
-    from importlib import import_module
 
     # What follows JSON on the same channel would spoil it.
     with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
@@ -174,10 +181,6 @@ def _title(path: str, is_file: bool) -> str:
 
 def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
     """Return what came of it as plain values."""
-    from dietcl.streams.index import open_manifest
-    from dietcl.streams.manifest import read_facts
-    from dietcl.streams.quarantine import QUARANTINE
-    from dietcl.streams.verify import remarks
 
     index = open_manifest(prepared.manifest)
     return {
@@ -195,15 +198,13 @@ def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
 
 def counts(index: "Index") -> dict[str, Any]:
     """Return how many images a manifest has of what, and from when to when."""
-    import numpy as np
-
-    from dietcl.streams.manifest import SPLITS
 
     of_split = np.bincount(index.split, minlength=len(SPLITS)).tolist()
     times = index.time[~np.isnan(index.time)]
     return {
         **dict(zip(SPLITS, of_split, strict=True)),
         "labeled": int((index.label >= 0).sum()),
+        "labeled_test": int((index.label[index.split == SPLITS.index("test")] >= 0).sum()),
         "classes": len(index.classes),
         "time": [float(times.min()), float(times.max())] if len(times) else None,
         "timed": len(times),
@@ -211,16 +212,14 @@ def counts(index: "Index") -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("images kept", Text(f"{facts['images']:,} ({facts['kind']})"))
-    table.add_row("train, test", f"{facts['train']:,}, {facts['test']:,}")
+    table.add_row("train, test", f"{facts['train']:,}, {facts['test']:,}{_uncounted(facts)}")
     table.add_row("classes", _of(facts["classes"], facts["labeled"], facts["images"], "label"))
     times = facts["time"]
-    table.add_row("time", _of(time_range(*times), facts["timed"], facts["images"], "time") if times else "none")
+    table.add_row("time", _of(format_spans([times])[0], facts["timed"], facts["images"], "time") if times else "none")
+    table.add_row("stream", _cut(facts["says"]))
     left_out = sum(facts["problems"].values())
     table.add_row("left out", f"{left_out:,}" if left_out else "nothing")
     for problem, count in facts["problems"].items():
@@ -231,20 +230,33 @@ def _show(facts: dict[str, Any]) -> None:
     lines = [f"listed in: {facts['quarantine']}"] if left_out else []
     stream = shlex.quote(manifest)
     lines += facts["remarks"]
-    lines += [f"manifest: {manifest}", f"next: dietcl data show {stream}", f"      dietcl train --stream {stream}"]
+    verb = "train" if facts["labeled"] else "pretrain"
+    lines += [f"manifest: {manifest}", f"next: dietcl data show {stream}", f"      dietcl {verb} --stream {stream}"]
     console.print("\n".join(lines), soft_wrap=True, markup=False)
+
+
+_CUTS = {
+    "count": " of equal count",
+    "duration": " of equal duration",
+    "value": ", one per distinct time",
+    "day": ", one per day",
+}
+
+
+def _uncounted(facts: dict[str, Any]) -> str:
+    """Say how many test images count, if some do not."""
+    counted = facts["labeled_test"]
+    return "" if counted == facts["test"] else f" ({counted:,} of them count, as the others have no label)"
+
+
+def _cut(says: dict[str, Any]) -> str:
+    """Say how the stream is cut unless the user says otherwise."""
+    steps = f"{says['time_steps']:,} time step{'s' if says['time_steps'] > 1 else ''}"
+    cut = _CUTS[says["cut"]] if says["recipe"] == "time" else ""
+    labels = "all labels" if says["label_rate"] == 1 else f"{says['label_rate']:.2%} of the labels"
+    return f"by {says['recipe']}, {steps}{cut}, {labels} revealed"
 
 
 def _of(what: Any, known: int, count: int, name: str) -> str:
     text = f"{what:,}" if isinstance(what, int) else str(what)
-    return text if known == count else f"{text} ({count - known:,} images have no {name})"
-
-
-def time_range(first: float, last: float) -> str:
-    """Write two times: as days if they can only be seconds since 1970, else as the numbers that they are."""
-    import datetime
-
-    if 1e8 < first <= last < 4.2e9:  # 1973 to 2103
-        days = [datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat() for moment in (first, last)]
-        return f"{days[0]} to {days[1]}"
-    return f"{first:,.10g} to {last:,.10g}"
+    return text if known == count else f"{text} ({plural(count - known, 'image')} without a {name})"

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dietcl.errors import UserError
+from dietcl.files import IMAGES, MANIFEST
+from dietcl.streams.filesystem import is_remote
+from dietcl.streams.manifest import read_facts
+from dietcl.streams.quarantine import QUARANTINE
 
 
 @contextlib.contextmanager
@@ -44,10 +48,6 @@ def _bring_back(aside: Path, out: Path) -> None:
 
 def _made_earlier(out: Path, path: str) -> list[Path]:
     """Return what an earlier preparation left in a folder: never what it read, and nothing of anybody else's."""
-    from dietcl.files import IMAGES, MANIFEST
-    from dietcl.streams.filesystem import is_remote
-    from dietcl.streams.manifest import read_facts
-    from dietcl.streams.quarantine import QUARANTINE
 
     manifest = out / MANIFEST
     if not manifest.is_file():

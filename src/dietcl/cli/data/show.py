@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, own_options, parse
+from dietcl.cli.config_options import FLAT, Field, gather, parse, parsed_stream, stream_fields
 from dietcl.cli.data import flags, take_first
+from dietcl.config import stream_title
 from dietcl.errors import UserError
-from dietcl.files import default_cache, make_folder
-from dietcl.streams.recipes import Recipe
+from dietcl.files import make_folder
+from dietcl.streams.index import open_manifest
+from dietcl.streams.options import RecipeOptions
+from dietcl.streams.stream import remarks
+from dietcl.streams.stream_cache import cached_stream
 
 DESCRIPTION = """Draw a stream: contact.png (training images by class and time step), label-rate.png and classes.png.
 
@@ -45,40 +47,26 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Cut the stream and draw it."""
-    name, rest = take_first(arguments, flags(Options, Recipe))
-    flat = tyro.conf.arg(name="")
+    name, rest = take_first(arguments, flags(Options, RecipeOptions))
+    own: Field = ("options", Annotated[Options, FLAT], Options())
     if not name:
-        fields: list[tuple[str, Any, Any]] = [("recipe", Annotated[Recipe, flat], Recipe())]
-        parse(gather(*fields, ("options", Annotated[Options, flat], Options())), rest, PROGRAM, DESCRIPTION)
+        parse(gather(own, ("recipe", Annotated[RecipeOptions, FLAT], RecipeOptions())), rest, PROGRAM, DESCRIPTION)
         raise UserError("data show: there is no STREAM; give a manifest or a built-in stream first")
-    source = open_source(name) or manifest_facts(Path(name))
-    parsed: Any = parse(
-        gather(
-            ("options", Annotated[Options, flat], Options()),
-            ("recipe", Annotated[Recipe, flat], default_recipe(source)),
-            *own_options(source),
-        ),
-        rest,
-        PROGRAM,
-        DESCRIPTION,
-    )
-    from dietcl.config import stream_title
+    parsed: Any = parse(gather(own, *stream_fields(name)), rest, PROGRAM, DESCRIPTION)
+
     from dietcl.report.stream_pictures import draw_stream
-    from dietcl.streams.index import open_manifest
-    from dietcl.streams.stream import remarks
-    from dietcl.streams.stream_cache import open_stream
 
     options: Options = parsed.options
-    manifest = parsed.source.prepare(default_cache()) if hasattr(parsed, "source") else Path(name)
+    manifest, recipe = parsed_stream(name, parsed)
     index = open_manifest(manifest)
     title = stream_title(name if hasattr(parsed, "source") else str(manifest.absolute()))
-    stream = open_stream(title, index, parsed.recipe, options.seed)
+    stream = cached_stream(title, index, recipe, options.seed)
     out = make_folder(options.out or Path("runs") / f"show-{title}")
     try:
-        pictures = draw_stream(stream, index, parsed.recipe.label_rate, out, options.per_cell, options.classes)
+        pictures = draw_stream(stream, index, recipe.label_rate, out, options.per_cell, options.classes)
     except OSError as error:
         raise UserError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
-    for remark in remarks(stream):
+    for remark in remarks(stream, index):
         print(remark)
     for picture in pictures:
         print(picture)

@@ -3,16 +3,22 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from dietcl.cli.config_options import default_recipe, gather, manifest_facts, open_source, own_options, parse
+from dietcl.cli.config_options import FLAT, Field, gather, parse, parsed_stream, stream_fields
 from dietcl.cli.data import flags, take_first
 from dietcl.config import stream_title
 from dietcl.errors import UserError
-from dietcl.files import default_cache
-from dietcl.streams.recipes import Recipe
+from dietcl.plural import plural
+from dietcl.streams.index import open_manifest
+from dietcl.streams.manifest import read_facts
+from dietcl.streams.options import Recipe, RecipeOptions
+from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
+from dietcl.streams.stream_cache import cached_stream
 
 if TYPE_CHECKING:
     from dietcl.streams.statistics import Difference, Spread, Statistics
@@ -42,27 +48,17 @@ class Show:
 
 def main(arguments: list[str]) -> int:
     """Print the statistics of one stream."""
-    stream, rest = take_first(arguments, flags(Show, Recipe))
+    stream, rest = take_first(arguments, flags(Show, RecipeOptions))
     if not stream and not {"-h", "--help"} & set(rest):
         raise UserError("data stats: there is no STREAM; give a manifest (.parquet) or a built-in stream first")
-    source = open_source(stream) if stream else None
-    is_manifest = bool(stream) and source is None
-    flat = tyro.conf.arg(name="")
-    fields: list[tuple[str, Any, Any]] = [
-        ("recipe", Annotated[Recipe, flat], default_recipe(manifest_facts(Path(stream)) if is_manifest else source)),
-        ("show", Annotated[Show, flat], Show()),
-        *own_options(source),
-    ]
-    options = parse(gather(*fields), rest, "dietcl data stats STREAM", DESCRIPTION)
-    manifest = Path(stream) if is_manifest else options.source.prepare(default_cache())
-    return _print(stream, manifest, options.recipe, options.show)
+    own: Field = ("show", Annotated[Show, FLAT], Show())
+    recipe: list[Field] = [("recipe", Annotated[RecipeOptions, FLAT], RecipeOptions())]
+    fields = stream_fields(stream) if stream else recipe
+    parsed = parse(gather(*fields, own), rest, "dietcl data stats STREAM", DESCRIPTION)
+    return _print(stream, *parsed_stream(stream, parsed), parsed.show)
 
 
 def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
-    from dietcl.streams.index import open_manifest
-    from dietcl.streams.manifest import read_facts
-    from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
-    from dietcl.streams.stream_cache import open_stream
 
     made_from = read_facts(manifest).source
     benchmark = show.check if show.check != "auto" else made_from or ""
@@ -70,7 +66,7 @@ def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
         made = f"; {manifest} was made from {made_from or 'something unknown'}" if show.check == "auto" else ""
         raise UserError(f"--check {show.check}: nothing is published about that{made}; choose from {', '.join(PAPER)}")
     index = open_manifest(manifest)
-    found = statistics(open_stream(name, index, recipe, show.seed), index, recipe.label_rate)
+    found = statistics(cached_stream(name, index, recipe, show.seed), index, recipe.label_rate)
     held = differences(benchmark, found) if benchmark else []
     if show.json:
         facts = {"name": name, "manifest": str(manifest), "recipe": asdict(recipe), "statistics": asdict(found)}
@@ -82,9 +78,6 @@ def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
 
 
 def _tables(name: str, found: "Statistics", benchmark: str, held: "list[Difference]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     console = Console()
     table = Table(box=None, header_style="bold")
@@ -99,7 +92,7 @@ def _tables(name: str, found: "Statistics", benchmark: str, held: "list[Differen
     only = f", {found.test_only_classes:,} more in test images only" if found.test_only_classes else ""
     for line in (
         f"{found.train_images:,} training and {found.test_images:,} test images",
-        f"{found.classes:,} classes ({found.revealed_classes:,} revealed){only}",
+        f"{plural(found.classes, 'class')} ({found.revealed_classes:,} revealed){only}",
         f"realized label rate {found.realized_rate:.2%}{asked}",
         f"training images per class: {least:,} to {most:,}, median {median:,.10g}",
     ):

@@ -1,1 +1,1 @@
-"""Pieces that several methods share; those that load torch are imported when a method runs."""
+"""Parts that several methods share."""

@@ -1,4 +1,4 @@
-"""Barlow Twins: two views of an image shall have equal features, and no two features shall say the same."""
+"""Barlow Twins: two views of an image should have equal features, and features should not be correlated."""
 
 from collections.abc import Sequence
 
@@ -24,12 +24,12 @@ def barlow_twins(one_BD: Tensor, two_BD: Tensor, off_diagonal: float, scale: flo
 
 
 def correlation_flops(projections_BD: Tensor, factors: int = 2) -> int:
-    """Return the FLOPs of a correlation of as many pairs, and of the gradients of so many of its factors."""
+    """Return the FLOPs of a correlation of these projections, and of the gradients of `factors` of its factors."""
     return 2 * (1 + factors) * len(projections_BD) * projections_BD.shape[1] ** 2
 
 
 def projector(dim: int, width: int, layers: int = 3) -> nn.Module:
-    """Return a perceptron; its norms look at one image at a time, so that there are no statistics to keep or freeze."""
+    """Return a perceptron; its norms are per image, so that there are no running statistics."""
     parts: list[nn.Module] = []
     for inputs in (dim, *(width,) * (layers - 2)):
         parts += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]

@@ -1,12 +1,14 @@
-"""Linear classifiers solved in closed form, their penalty chosen on labels that were left out."""
+"""Linear classifiers solved in closed form, with the penalty chosen on held-out labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-4, 5))
 WIDE_PENALTIES = tuple(10.0**exponent for exponent in range(-8, 9))
+_LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
 
     Every penalty comes from one factorization; the one with the least leave-one-out error is taken.
     """
-    x = exact(features)
+    x = to_double(features)
     y = torch.nn.functional.one_hot(labels, classes).to(x)
     mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6
     x = torch.cat([(x - mean) / spread, x.new_ones(len(x), 1)], dim=1)
@@ -50,26 +52,26 @@ def solve_flops(images: int, features: int, classes: int) -> float:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Scores are features @ weight; the sums are there once they are what was solved."""
-
-    weight: Tensor
-    penalty: float
-    sums: "Sums | None"
-
-
-@dataclass(frozen=True)
 class Sums:
     """HᵀH and HᵀY of all rows H of features so far and their one-hot labels Y: all that ridge regression needs."""
 
     gram: Tensor
     cross: Tensor
 
-    def add(self, rows: Tensor, targets: Tensor) -> "Sums":
-        """Return the sums with some rows more, whose targets may know more classes."""
+    def add(self, rows: Tensor, targets: Tensor) -> Self:
+        """Return the sums with more rows added, whose targets may have more classes."""
         cross = rows.T @ targets
         cross[:, : self.cross.shape[1]] += self.cross.to(cross)
-        return Sums(self.gram.to(rows) + rows.T @ rows, cross)
+        return replace(self, gram=self.gram.to(rows) + rows.T @ rows, cross=cross)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Scores are features @ weight; the sums are set if the problem was solved from them."""
+
+    weight: Tensor
+    penalty: float
+    sums: Sums | None
 
 
 def fit(
@@ -89,7 +91,7 @@ def fit(
         sums = before.add(rows[last], targets[last])
         matrix, right = sums.gram, sums.cross
         problem = before.gram, before.cross, rows[last]
-    least = precision * float(matrix.trace())  # a smaller penalty is drowned by rounding
+    least = precision * float(matrix.trace())  # a smaller penalty is lost in rounding
     if penalty is None:
         penalty = choose(*problem, targets[last], least)
     solution = shrink(matrix, right, max(penalty, least))
@@ -105,14 +107,14 @@ def fit_flops(rows: int, features: int, has_past: bool, held_out: int, classes: 
 
 
 def is_dual(rows: int, features: int, has_past: bool) -> bool:
-    """Tell whether to solve for a weight of every row, as is cheaper while there are fewer rows than features."""
+    """Tell whether solving for a weight of every row is cheaper: while there are fewer rows than features."""
     return not has_past and rows < features
 
 
 def choose(matrix: Tensor, targets: Tensor, held_out: Tensor, truth: Tensor, least: float = 0.0) -> float:
     """Return the penalty whose solution, held_out @ shrink(matrix, targets, penalty), comes nearest to the truth.
 
-    One decomposition of the symmetric matrix serves all penalties; those below the least count as that.
+    One decomposition of the symmetric matrix serves all penalties; those below `least` are raised to it.
     """
     values, vectors = torch.linalg.eigh(matrix)
     rotated, seen = vectors.T @ targets, held_out @ vectors
@@ -140,8 +142,8 @@ def shrink_flops(size: int, classes: int) -> float:
     return size**3 / 3 + 2 * size**2 * classes
 
 
-def widen(scores: Tensor, classes: int) -> Tensor:
-    """Return scores of so many classes, of which those that a solution does not know yet come last by a margin."""
+def pad_scores(scores: Tensor, classes: int) -> Tensor:
+    """Return scores of all classes; those that are missing get a score below all others."""
     known = scores.shape[1]
     if not known:
         return scores.new_zeros(len(scores), classes)
@@ -149,6 +151,15 @@ def widen(scores: Tensor, classes: int) -> Tensor:
     return torch.cat([scores, low.expand(-1, classes - known)], dim=1)
 
 
-def exact(values: Tensor) -> Tensor:
-    """Return values in double precision, on the CPU if their device has none."""
+def score_shares(scores: Tensor) -> Tensor:
+    """Return scores fitted to one-hot targets as shares of 1 in the same order; scores below 0 get next to nothing.
+
+    A softmax would return almost equal shares, because the scores lie between 0 and 1.
+    """
+    shares = scores.clamp(min=0) + _LEAST_SHARE * scores.softmax(1)
+    return shares / shares.sum(1, keepdim=True)
+
+
+def to_double(values: Tensor) -> Tensor:
+    """Return values in double precision, on the CPU if their device does not support it."""
     return values.cpu().double() if values.device.type == "mps" else values.double()

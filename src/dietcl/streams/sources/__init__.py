@@ -1,4 +1,4 @@
-"""Built-in sources of images: each renders or unpacks itself into a cache folder, beside a manifest."""
+"""Where images come from: built-in sources by name, and readers of what users bring."""
 
 from dietcl.streams.sources.builtin.digits import Digits
 from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs, GlyphsDrift, GlyphsUpstream

@@ -3,24 +3,22 @@
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.files import IMAGES, MANIFEST
 from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
+from dietcl.streams.sources.reader import StreamDefaults
 
 VERSION = 1  # raise it when the same options give other pixels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits:
+class Digits(StreamDefaults):
     """Handwritten digits (1,797 images of 8 x 8, enlarged); needs scikit-learn."""
 
-    name: ClassVar[str] = "digits"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 5  # unless told otherwise
-    label_rate: ClassVar[float] = 0.02
-    mirror: ClassVar[bool] = False
+    name = "digits"
+    time_steps = 5
+    label_rate = 0.02
+    mirror = False
 
     test_share: float = 0.25
     """Share of each digit's images that is kept for tests."""
@@ -39,32 +37,6 @@ class Digits:
         return prepare_pack(cache, self.name, facts, lambda folder: self._fill(folder, progress))
 
     def _fill(self, folder: Path, progress: Progress | None) -> None:
-        import numpy as np
-        from PIL import Image
+        from dietcl.streams.sources.builtin.pack_images import enlarge_digits
 
-        from dietcl.rng import numpy_generator
-        from dietcl.streams.manifest import write_manifest
-
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError:
-            raise UserError("digits: scikit-learn is not installed; run: pip install 'dietcl[digits]'") from None
-        digits = load_digits()
-        small = np.round(digits.images * (255 / 16)).astype(np.uint8)
-        large = [Image.fromarray(image).resize((self.size, self.size), Image.Resampling.BICUBIC) for image in small]
-        np.save(folder / IMAGES, np.stack([np.asarray(image) for image in large]))
-        split = np.full(len(small), "train", dtype=object)
-        for digit in range(10):
-            rows = numpy_generator(self.seed, self.name, digit).permutation(np.flatnonzero(digits.target == digit))
-            split[rows[: round(self.test_share * len(rows))]] = "test"
-        columns = {
-            "id": [str(row) for row in range(len(small))],
-            "file": [IMAGES] * len(small),
-            "offset": range(len(small)),
-            "label": [str(digit) for digit in digits.target],
-            "time": [None] * len(small),
-            "split": split,
-        }
-        write_manifest(folder / MANIFEST, columns)
-        if progress:
-            progress(len(small), len(small))
+        enlarge_digits(self, folder, progress)

@@ -12,7 +12,7 @@ from dietcl.files import MANIFEST, make_folder
 Progress = Callable[[int, int], None]  # images done, images in all
 
 
-def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
+def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], object]) -> Path:
     """Return the manifest of the pack that the facts decide, filled in a temporary folder unless it is there."""
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = cache / f"{name}-{digest}"

@@ -8,56 +8,48 @@ labels; the benchmark's authors mean it for pre-training (features `moco_b0`).
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.recipes import MOST_TIME_STEPS
-from dietcl.streams.shards import is_hostile
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.image_writer import is_hostile
+from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.options import MOST_TIME_STEPS
+from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.reader import Reader
 
 _METADATA, _NAMES = "labeled_metadata.json", "class_names.txt"
 _SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clear:
+class Clear(Reader):
     """CLEAR-10 or CLEAR-100: train/ and test/, each with a labeled_metadata.json; time is the bucket's number."""
 
-    name: ClassVar[str] = "clear"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "time"
-    time_steps: ClassVar[int] = 10
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "clear"
+    recipe = "time"
+    time_steps = 10
 
     with_bucket_0: bool = False
     """Let the stream begin with bucket 0, if it is there, which is meant for pre-training."""
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
+    def fits(place: FileRoot, name: str) -> bool:
         """Look for the list of the training images."""
         return not name and place.has(f"train/{_METADATA}")
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every image that the lists of both splits name."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every image that the lists of both splits name."""
         lists = {split: list(self._lists(split, rows)) for split in _SPLITS}
         buckets = sorted({bucket for found in lists.values() for bucket, _, _ in found})
         consecutive = bool(buckets) and buckets[-1] - buckets[0] == len(buckets) - 1
         steps = min(max(1, len(buckets)), MOST_TIME_STEPS)
         rows.suggest(recipe="time", time_steps=steps, cut="duration" if consecutive else "count")
         for split, found in lists.items():
-            for bucket in buckets:
-                images = [
-                    (path, label)
-                    for number, label, file in found
-                    if number == bucket
-                    for path in _images(split, file, rows)
-                ]
-                if images:
-                    paths, labels = map(list, zip(*images, strict=True))
-                    rows.refer(paths, label=labels, time=[bucket] * len(paths), split=split)
+            for path, label, time in columns(_images(split, found, rows)):
+                rows.refer(path, label=label, time=time, split=split)
 
-    def _lists(self, split: str, rows: Preparation) -> Iterator[tuple[int, str, str]]:
+    def _lists(self, split: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
         """Yield bucket, class and file of every list of a split."""
         file, names = f"{split}/{_METADATA}", f"{split}/{_NAMES}"
         classes = None
@@ -81,17 +73,19 @@ class Clear:
                         yield int(bucket), label, f"{split}/{path}"
 
 
-def _images(split: str, file: str, rows: Preparation) -> Iterator[str]:
-    for row, entry in enumerate(_mapping(file, rows).values()):
-        path = entry.get("IMG_PATH") if isinstance(entry, dict) else None
-        if fault := _fault(path):
-            rows.problem(file, row, fault)
-        else:
-            yield f"{split}/{path}"
+def _images(split: str, lists: list[tuple[int, str, str]], rows: ManifestBuilder) -> Iterator[tuple[str, str, int]]:
+    """Yield the path, class and bucket of every image in the lists of a split, bucket by bucket."""
+    for bucket, label, file in sorted(lists, key=lambda found: found[0]):
+        for row, entry in enumerate(_mapping(file, rows).values()):
+            path = entry.get("IMG_PATH") if isinstance(entry, dict) else None
+            if fault := _fault(path):
+                rows.problem(file, row, fault)
+            else:
+                yield f"{split}/{path}", label, bucket
 
 
-def _mapping(file: str, rows: Preparation) -> dict[str, Any]:
-    """Return the mapping in a JSON file; what is none goes to the quarantine and is empty."""
+def _mapping(file: str, rows: ManifestBuilder) -> dict[str, Any]:
+    """Return the mapping in a JSON file; empty, with a problem in the quarantine, if there is none."""
     try:
         if rows.place.leads_outside(file):
             raise UserError("a link leads outside the folder")
@@ -100,10 +94,10 @@ def _mapping(file: str, rows: Preparation) -> dict[str, Any]:
     except (UserError, OSError, ValueError, RecursionError) as error:
         rows.problem(file, None, f"cannot be read ({error})")
         return {}
-    if isinstance(found, dict):
-        return found
-    rows.problem(file, None, f"not a JSON mapping (it is {type(found).__name__})")
-    return {}
+    if not isinstance(found, dict):
+        rows.problem(file, None, f"not a JSON mapping (it is {type(found).__name__})")
+        return {}
+    return found
 
 
 def _fault(path: Any) -> str:

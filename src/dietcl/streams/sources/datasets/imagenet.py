@@ -1,20 +1,20 @@
 """ImageNet-21K without the classes of ImageNet-1k: the paper's ImageNet10k, and ImageNet2k of Prabhu et al. (2023)."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, Literal
+from posixpath import basename
 
 from dietcl.errors import UserError
 from dietcl.rng import numpy_generator
-from dietcl.streams.filesystem import Place
-from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.parsing.path_lists import find_images
-from dietcl.streams.sources.readers.folder import SUFFIXES
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
+from dietcl.streams.options import IMAGE_SUFFIXES
+from dietcl.streams.sources.parsing.path_lists import columns, find_images
+from dietcl.streams.sources.reader import Reader
 
 LAYOUTS = (("imagenet21k_train", "imagenet21k_val"), ("train", "val"))
 ORDERS = ("class_incremental_ordering.txt", "ordering_class_incremental.txt")  # written and read under these names
@@ -23,24 +23,17 @@ TEST_ORDER = "test.txt"
 PROBLEMATIC = frozenset(["n13867492", "n15102894", "n09450163", "n10994097", "n11196627", "n11318824"])
 TEST_PER_CLASS, VALIDATION_PER_CLASS = 50, 10  # of ImageNet2k; the same script, lines 74-76
 _CLASS = re.compile(r"n\d{8}")
-_AT_ONCE = 100_000
-
-Entry = tuple[str, str, str]  # path, class, split
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNet10k:
+class ImageNet10k(Reader):
     """ImageNet-21K-P without ImageNet-1k: imagenet21k_train/nXXXXXXXX/*.JPEG and imagenet21k_val/ (or train/, val/)."""
 
-    name: ClassVar[str] = "imagenet10k"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "imagenet10k"
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take folders under the names of ImageNet-21K-P, or ones whose classes are mostly not those of ImageNet-1k."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept the folders of ImageNet-21K-P, or ones whose classes are mostly not those of ImageNet-1k."""
         if name or (layout := _layout(place)) is None:
             return False
         if layout == LAYOUTS[0]:
@@ -49,8 +42,8 @@ class ImageNet10k:
         beyond = [found for found in classes if _CLASS.fullmatch(found) and found not in imagenet1k()]
         return 2 * len(beyond) > len(classes)
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over all images of the classes that ImageNet-1k lacks; those of the validation folder are for tests."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add all images of the classes that ImageNet-1k lacks; those of the validation folder are for tests."""
         rows.keep_cut()
         layout = None if name else _layout(rows.place)
         if layout is None:
@@ -58,24 +51,17 @@ class ImageNet10k:
                 f"{rows.place.path(name).rstrip('/')}: not a folder with imagenet21k_train/ and imagenet21k_val/, "
                 "or train/ and val/; give the one where ImageNet-21K-P was processed into"
             )
-        _hand_over(self._entries(layout, rows), rows)
-
-    def _entries(self, layout: tuple[str, str], rows: Preparation) -> Iterator[Entry]:
         for top, split in zip(layout, ("train", "test"), strict=True):
-            for found in _classes(top, rows):
-                for path in _images(f"{top}/{found}", rows):
-                    yield path, found, split
+            images = ((path, found) for found in _classes(top, rows) for path in _images(f"{top}/{found}", rows))
+            for file, label in columns(images):
+                rows.refer(file, label=label, split=split)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNet2k:
+class ImageNet2k(Reader):
     """1,000 large classes of ImageNet-21K beyond ImageNet-1k: by released order files, or chosen from ImageNet-21K."""
 
-    name: ClassVar[str] = "imagenet2k"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "imagenet2k"
 
     seed: int = 0
     """Which classes are chosen, and which of their images are for tests, where there are no order files."""
@@ -88,32 +74,35 @@ class ImageNet2k:
         if self.classes < 1:
             raise UserError(f"--classes {self.classes}: give at least 1")
         if self.at_least <= TEST_PER_CLASS + VALIDATION_PER_CLASS:
-            raise UserError(
-                f"--at-least {self.at_least}: give more than the 60 images that are set aside in each class"
-            )
+            advice = "give more than the 60 images that are set aside in each class"
+            raise UserError(f"--at-least {self.at_least}: {advice}")
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take a folder with order files."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept a folder with order files."""
         return not name and _order(place) is not None
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over what the order files list, or else the classes chosen by the seed."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add what the order files list, or else the classes chosen by the seed."""
         rows.keep_cut()
         if name:
             raise UserError(f"{rows.place.path(name)}: a file; give the folder that holds it")
         order = _order(rows.place)
         if order is None:
-            _hand_over(self._chosen(rows), rows)
+            for paths, label, splits in columns(self._chosen(rows)):
+                rows.refer(paths, label=label, split=splits)
             return
-        folder, _, listed = order.rpartition("/")
-        for file, split in ((listed, "train"), (TEST_ORDER, "test")):
-            _hand_over_listed(f"{folder}/{file}".lstrip("/"), split, rows)
+        folder, _, train_order = order.rpartition("/")
+        for name, split in ((train_order, "train"), (TEST_ORDER, "test")):
+            file = f"{folder}/{name}".lstrip("/")
+            for row, paths, label in columns(_listed(file, rows)):
+                find_images(rows.place, [""], paths)
+                rows.refer(paths, label=label, split=split, row=row, listed_in=file)
 
-    def _chosen(self, rows: Preparation) -> Iterator[Entry]:
-        tops = _layout(rows.place) or ("",)
+    def _chosen(self, rows: ManifestBuilder) -> Iterator[tuple[str, str, str]]:
+        """Yield the path, class and split of every image of the chosen classes."""
         folders: dict[str, list[str]] = {}  # by class
-        for top in tops:
+        for top in _layout(rows.place) or ("",):
             for found in _classes(top, rows):
                 if found not in PROBLEMATIC:
                     folders.setdefault(found, []).append(f"{top}/{found}".lstrip("/"))
@@ -123,7 +112,7 @@ class ImageNet2k:
                 return
             name = names[number]
             # By the file's own name: whether a validation folder was split off or not does not matter.
-            paths = sorted((path for folder in folders[name] for path in _images(folder, rows)), key=_file_name)
+            paths = sorted((path for folder in folders[name] for path in _images(folder, rows)), key=basename)
             if len(paths) < self.at_least:
                 continue
             taken += 1
@@ -143,21 +132,20 @@ def imagenet1k() -> frozenset[str]:
     package = find_spec("timm")  # not imported, which would take seconds
     assert package is not None
     assert package.origin is not None
-    names = (Path(package.origin).parent / "data" / "_info" / "imagenet_synsets.txt").read_text().split()
-    return frozenset(names)
+    return frozenset((Path(package.origin).parent / "data" / "_info" / "imagenet_synsets.txt").read_text().split())
 
 
-def _layout(place: Place) -> tuple[str, str] | None:
+def _layout(place: FileRoot) -> tuple[str, str] | None:
     tops = set(place.folders())
     return next((layout for layout in LAYOUTS if tops.issuperset(layout)), None)
 
 
-def _order(place: Place) -> str | None:
+def _order(place: FileRoot) -> str | None:
     files = [f"{folder}{name}" for folder in ("", "order_files/") for name in ORDERS]
     return next((file for file in files if place.has(file)), None)
 
 
-def _classes(top: str, rows: Preparation) -> Iterator[str]:
+def _classes(top: str, rows: ManifestBuilder) -> Iterator[str]:
     """Yield the class folders that ImageNet-1k lacks and that lie in the place themselves."""
     for name in rows.place.folders(top):
         path = f"{top}/{name}".lstrip("/")
@@ -171,40 +159,21 @@ def _classes(top: str, rows: Preparation) -> Iterator[str]:
             yield name
 
 
-def _images(folder: str, rows: Preparation) -> Iterator[str]:
+def _images(folder: str, rows: ManifestBuilder) -> Iterator[str]:
     for path in rows.place.files(folder):
-        if PurePosixPath(path).suffix.lower() in SUFFIXES:
+        if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES:
             yield path
-        elif not _file_name(path).startswith("."):
-            rows.problem(path, None, "not an image by its name")
+        elif not basename(path).startswith("."):
+            rows.problem(path, None, NOT_AN_IMAGE)
 
 
-def _file_name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _hand_over(entries: Iterable[Entry], rows: Preparation) -> None:
-    entries = iter(entries)
-    while part := list(islice(entries, _AT_ONCE)):
-        file, label, split = map(list, zip(*part, strict=True))
-        rows.refer(file, label=label, split=split)
-
-
-def _hand_over_listed(file: str, split: str, rows: Preparation) -> None:
-    """Hand over the images of one order file, with lines such as /train/n01440764/n01440764_10026.JPEG."""
+def _listed(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, path and class of each line, such as /train/n01440764/n01440764_10026.JPEG."""
     with rows.place.text(file) as lines:
-        numbered = enumerate(lines, start=1)
-        while part := list(islice(numbered, _AT_ONCE)):
-            row, paths, label = [], [], []
-            for number, line in part:
-                path = line.strip().lstrip("/")
-                *_, found, _ = ["", "", *path.split("/")]
-                if _CLASS.fullmatch(found):
-                    row.append(number)
-                    paths.append(path)
-                    label.append(found)
-                elif path:
-                    rows.problem(file, number, "the line is not a path such as /train/n01440764/n01440764_10026.JPEG")
-            if row:
-                find_images(rows.place, [""], paths)
-                rows.refer(paths, label=label, split=split, row=row, listed_in=file)
+        for number, line in enumerate(lines, start=1):
+            path = line.strip().lstrip("/")
+            *_, found, _ = ["", "", *path.split("/")]
+            if _CLASS.fullmatch(found):
+                yield number, path, found
+            elif path:
+                rows.problem(file, number, "the line is not a path such as /train/n01440764/n01440764_10026.JPEG")

@@ -3,47 +3,42 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal
 
-from dietcl.streams.filesystem import Place
-from dietcl.streams.manifest_builder import Preparation
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
+from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.reader import Reader
 
 _WNIDS, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyImageNet:
+class TinyImageNet(Reader):
     """The folder tiny-imagenet-200; its validation images are the tests, because test/ comes without labels."""
 
-    name: ClassVar[str] = "tiny-imagenet"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "tiny-imagenet"
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
+    def fits(place: FileRoot, name: str) -> bool:
         """Look for the list of classes and the list of validation images."""
         return not name and place.has(_WNIDS) and place.has(_ANNOTATIONS)
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over the images of train/ by their folders and those of val/ by the list beside them."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add the images of train/ by their folders and those of val/ by the list beside them."""
         with rows.place.text(_WNIDS) as lines:
             classes = {line.strip() for line in lines}
-        if train := list(_training(classes, rows)):
-            file, label = map(list, zip(*train, strict=True))
+        for file, label in columns(_training(classes, rows)):
             rows.refer(file, label=label)
-        if validation := list(_validation(classes, rows)):
-            row, file, label = map(list, zip(*validation, strict=True))
+        for row, file, label in columns(_validation(classes, rows)):
             rows.refer(file, label=label, split="test", row=row, listed_in=_ANNOTATIONS)
 
 
-def _training(classes: set[str], rows: Preparation) -> Iterator[tuple[str, str]]:
+def _training(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[str, str]]:
     for path in _files("train", rows):
         parts = PurePosixPath(path).parts
-        if not _is_image(path):
+        if PurePosixPath(path).suffix.lower() not in (".jpeg", ".jpg"):
             if not path.endswith("_boxes.txt"):
-                rows.problem(path, None, "not an image by its name")
+                rows.problem(path, None, NOT_AN_IMAGE)
         elif len(parts) != 4 or parts[2] != "images":
             rows.problem(path, None, "not at train/CLASS/images/")
         elif parts[1] not in classes:
@@ -52,7 +47,7 @@ def _training(classes: set[str], rows: Preparation) -> Iterator[tuple[str, str]]
             yield path, parts[1]
 
 
-def _validation(classes: set[str], rows: Preparation) -> Iterator[tuple[int, str, str]]:
+def _validation(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
     unlisted = {path for path in _files("val", rows) if path != _ANNOTATIONS}
     listed: set[str] = set()
     with rows.place.text(_ANNOTATIONS) as lines:
@@ -74,12 +69,8 @@ def _validation(classes: set[str], rows: Preparation) -> Iterator[tuple[int, str
         rows.problem(path, None, f"not listed in {_ANNOTATIONS}")
 
 
-def _files(folder: str, rows: Preparation) -> Iterator[str]:
+def _files(folder: str, rows: ManifestBuilder) -> Iterator[str]:
     if rows.place.has(folder):
         return rows.place.files(folder)
     rows.problem(folder, None, "the folder is missing")
     return iter(())
-
-
-def _is_image(path: str) -> bool:
-    return PurePosixPath(path).suffix.lower() in (".jpeg", ".jpg")

@@ -1,58 +1,156 @@
-"""Rows of CSV and TSV files some at a time, each with its number; a row is one line, whatever quotes it holds."""
+"""Rows of CSV and Parquet files, a batch at a time, each with its number."""
 
 import csv
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from itertools import compress
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
-from dietcl.streams.filesystem import Place
-from dietcl.streams.sources.lines import Quotes, joined, lines
-from dietcl.streams.sources.tabular import Batch, Problem
+from dietcl.streams.filesystem import FileRoot
 
+Batch = tuple[npt.NDArray[np.int64], pa.RecordBatch]  # the number of each row, and the rows
+Problem = Callable[[int, str], None]  # takes the number of a row and what is wrong with it
+_BUFFER = 2**20  # bytes of a Parquet column that are fetched at once: a whole row group of images may be gigabytes
+_BLOCK = 2**22  # bytes of a CSV file that are parsed together
+_LONGEST = 2**24  # bytes that a line may have
 _HEADER = 2**20  # bytes that a header may have
 
 
-def csv_batches(place: Place, name: str, columns: Sequence[str], problem: Problem) -> Iterator[Batch]:
+def open_parquet(place: FileRoot, name: str) -> pq.ParquetFile:
+    """Open a Parquet file."""
+    source = place.open(name)
+    try:
+        return pq.ParquetFile(source, buffer_size=_BUFFER)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        source.close()
+        raise UserError(f"{place.path(name)}: not a readable Parquet file ({reason(error)}); write it again") from None
+
+
+def parquet_batches(place: FileRoot, name: str, columns: Sequence[str], rows: int = 2**17) -> Iterator[Batch]:
+    """Yield columns of a Parquet file in their own types; rows are numbered from 0."""
+    done = 0
+    with open_parquet(place, name) as file:
+        try:
+            for batch in file.iter_batches(rows, columns=list(columns)):
+                yield np.arange(done, done + batch.num_rows), batch.select(columns)
+                done += batch.num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            fault = f"cannot be read after row {done} ({reason(error)})"
+            raise UserError(f"{place.path(name)}: {fault}; write it again") from None
+
+
+def parquet_schema(place: FileRoot, name: str) -> pa.Schema | None:
+    """Return the schema of a Parquet file; None for any other file."""
+    try:
+        with open_parquet(place, name) as file:
+            return file.schema_arrow
+    except UserError:
+        return None
+
+
+def columns_of(reader: Any, roles: Sequence[str], there: Sequence[str], path: str) -> dict[str, str]:
+    """Return the column of each role; the first role and those that the user named are required."""
+    usual = {field.name: field.default for field in fields(reader)}
+    columns = {}
+    for role in roles:
+        column = getattr(reader, role)
+        count = there.count(column)
+        if count > 1 or (not count and (role == roles[0] or column != usual[role])):
+            fault = "is there twice" if count else "is missing"
+            known = ", ".join(map(repr, there[:20])) or "none"
+            raise UserError(f"{path}: column {column!r} {fault}; its columns are {known}: choose one with --{role}")
+        if count:
+            columns[role] = column
+    return columns
+
+
+def csv_batches(place: FileRoot, name: str, columns: Sequence[str], problem: Problem) -> Iterator[Batch]:
     """Yield columns of a CSV file as strings; rows are numbered by their lines, and the header is row 1."""
     delimiter, header = csv_header(place, name)
     parser = _Parser(delimiter, len(header), [header.index(column) for column in columns], problem)
-    quotes = Quotes(delimiter)
+    quotes = _Quotes(delimiter)
     done = 0
     try:
         with place.open(name) as source:
-            for some in lines(source):
-                number = np.arange(done + 1, done + 1 + len(some))
-                good = quotes.match(some)
+            for lines in _lines(source):
+                number = np.arange(done + 1, done + 1 + len(lines))
+                good = quotes.match(lines)
                 for row in number[~good].tolist():
                     problem(row, "the row has quotes that do not match, or a line break inside them")
                 good &= number > 1
-                done += len(some)
-                for rows, table in parser.rows(number[good], some.filter(pa.array(good))):
+                done += len(lines)
+                for rows, table in parser.rows(number[good], list(compress(lines, good))):
                     yield _as_text(rows, table.rename_columns(columns), problem)
     except (OSError, ValueError) as error:
         where = f"{place.path(name)}: not a readable table after row {done}"
         raise UserError(f"{where} ({reason(error)}); mend it") from None
 
 
-def csv_header(place: Place, name: str) -> tuple[str, list[str]]:
-    """Return what parts the fields, and the names of the columns."""
+def csv_header(place: FileRoot, name: str) -> tuple[str, list[str]]:
+    """Return the delimiter and the names of the columns."""
     with place.text(name) as source:
         first = source.readline(_HEADER)
     delimiter = "\t" if name.lower().endswith(".tsv") else max(",", "\t", ";", key=first.count)
     try:
-        # Strict: a column whose name has a quote too many would be missed without a word.
+        # Strict: otherwise a column whose name has a stray quote would silently be missed.
         return delimiter, next(csv.reader([first], delimiter=delimiter, strict=True), [])
     except csv.Error as error:
         raise UserError(f"{place.path(name)}: has no readable header ({error}); is it a table?") from None
 
 
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield some lines at a time without their ends, which may be LF, CRLF or CR."""
+    rest = b""
+    while read := source.read(_BLOCK):
+        data = rest + read
+        held = b"\r" if data.endswith(b"\r") else b""  # perhaps half a line end
+        *lines, rest = data.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if lines:
+            yield lines
+        rest += held
+        if len(rest) > _LONGEST:
+            raise ValueError(f"a line of more than {_LONGEST:,} bytes")
+    if rest:
+        yield [rest.removesuffix(b"\r")]
+
+
+class _Quotes:
+    """Tells which lines are rows: to a parser, a quote that is not closed swallows all that follows."""
+
+    def __init__(self, delimiter: str) -> None:
+        plain = rf'[^"{delimiter}]'
+        quoted = r'"(?:[^"]|"")*"'
+        # Inside a field that does not begin with one, a quote is a character like any other, as in: 5" nails.
+        loose, strict = (f"(?:{quoted}|{plain}{more}*)?" for more in (f"[^{delimiter}]", plain))
+        self._row, self._strict = (rf"^{field}(?:{delimiter}{field})*$" for field in (loose, strict))
+        self._is_open = False
+
+    def match(self, lines: list[bytes]) -> npt.NDArray[np.bool_]:
+        """Return which of the next lines are rows; those without quotes always are."""
+        good = np.ones(len(lines), np.bool_)
+        place = [i for i, line in enumerate(lines) if b'"' in line]
+        quoted = pa.array([lines[i] for i in place], pa.binary())
+        is_row, is_strict = (
+            pc.match_substring_regex(quoted, pattern).to_numpy(zero_copy_only=False)
+            for pattern in (self._row, self._strict)
+        )
+        # The first quote after an open one may close it, and its line be the end of a row rather than a row.
+        is_open = np.concatenate([[self._is_open], ~is_row])
+        good[place] = is_row & (is_strict | ~is_open[:-1])
+        self._is_open = bool(is_open[-1])
+        return good
+
+
 class _Parser:
-    """Makes columns of lines, and checks that each line became one row."""
+    """Parses lines into columns, and checks that each line became one row."""
 
     def __init__(self, delimiter: str, width: int, wanted: list[int], problem: Problem) -> None:
         self._delimiter, self._problem = delimiter, problem
@@ -63,25 +161,25 @@ class _Parser:
             column_types=dict.fromkeys(self._names, pa.binary()),
         )
 
-    def rows(self, number: npt.NDArray[np.int64], some: Any) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    def rows(self, number: npt.NDArray[np.int64], lines: list[bytes]) -> Iterator[Batch]:
         """Yield the rows that lines hold, with their numbers."""
-        if not len(some):
+        if not lines:
             return
-        table, bad = self._parse(joined(some))
-        if table is not None and len(table) + len(bad) == len(some):
+        table, bad = self._parse(b"\n".join([*lines, b""]))
+        if table is not None and len(table) + len(bad) == len(lines):
             for i, fields in bad.items():
                 self._problem(int(number[i]), f"the row has another number of fields than the header ({fields})")
             if len(table):
                 yield np.delete(number, list(bad)), table
-        elif len(some) == 1:
+        elif len(lines) == 1:
             self._problem(int(number[0]), "the row cannot be parsed")
         else:  # nothing known leads here; if something does, it must not take other rows with it
-            half = len(some) // 2
-            yield from self.rows(number[:half], some[:half])
-            yield from self.rows(number[half:], some[half:])
+            half = len(lines) // 2
+            yield from self.rows(number[:half], lines[:half])
+            yield from self.rows(number[half:], lines[half:])
 
-    def _parse(self, data: pa.Buffer) -> tuple[pa.RecordBatch | None, dict[int, int]]:
-        """Return the rows, and how many fields each of those has that were left out, by place."""
+    def _parse(self, data: bytes) -> tuple[pa.RecordBatch | None, dict[int, int]]:
+        """Return the rows, and the number of fields of each row that was skipped, by position."""
         bad: dict[int, int] = {}
 
         def skip(row: Any) -> str:
@@ -91,7 +189,7 @@ class _Parser:
         try:
             table = pa_csv.read_csv(
                 pa.BufferReader(data),
-                pa_csv.ReadOptions(use_threads=False, block_size=data.size + 1, column_names=self._names),
+                pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names),
                 # Empty lines are rows, too.
                 pa_csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False, invalid_row_handler=skip),
                 self._convert,
@@ -103,7 +201,7 @@ class _Parser:
 
 
 def _as_text(number: npt.NDArray[np.int64], table: pa.RecordBatch, problem: Problem) -> Batch:
-    """Make strings of bytes, without the rows that are no text."""
+    """Decode bytes to strings, without the rows that are not text."""
     try:
         return number, pa.record_batch([column.cast(pa.string()) for column in table.columns], table.schema.names)
     except pa.ArrowInvalid:
@@ -111,8 +209,7 @@ def _as_text(number: npt.NDArray[np.int64], table: pa.RecordBatch, problem: Prob
     good = np.ones(len(number), np.bool_)
     for i, row in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True)):
         try:
-            for value in row:
-                value.decode()
+            b",".join(row).decode()
         except UnicodeDecodeError:
             good[i] = False
             problem(int(number[i]), "the row is not UTF-8 text")

@@ -1,115 +1,116 @@
-"""A folder of images: CLASS/image.jpg or STEP/CLASS/image.jpg, below train/ and test/ if these are there."""
+"""A folder of images: CLASS/image.jpg or STEP/CLASS/image.jpg, optionally below train/ and test/."""
 
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal
 
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import check_share, holdout
-from dietcl.streams.manifest_builder import NOT_AN_IMAGE, Preparation
+from dietcl.errors import UserError
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
+from dietcl.streams.options import IMAGE_SUFFIXES
 from dietcl.streams.quarantine import QUARANTINE
+from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.reader import GeneralReader
 
-SUFFIXES = frozenset([".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"])
 SPLITS = {"train": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
-_AT_ONCE = 100_000
+LINK_NOT_FOLLOWED = "a symlink to a folder outside the root or in a cycle is not followed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder:
-    """CLASS/image.jpg or STEP/CLASS/image.jpg, below train/ and test/ (or val/) if these are there."""
+class Folder(GeneralReader):
+    """CLASS/image.jpg or STEP/CLASS/image.jpg, optionally below train/ and test/ (or val/)."""
 
-    name: ClassVar[str] = "folder"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "folder"
 
     test_share: float = 0.1
-    """Share of the images that is kept for tests where there is no test folder; which ones depends on their paths."""
+    """Share of the labeled images that become test images where there is no test folder."""
 
-    def __post_init__(self) -> None:
-        check_share(self.test_share)
+    order: str = ""
+    """Time-step folders in order, separated by commas (by default in natural order: step2 before step10)."""
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take any folder."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept any folder."""
         return not name
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every file that is an image by its name, class and time step by its folders."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every file with an image's suffix; its folders give class and time step."""
         tops = rows.place.folders()
         has_splits = "train" in tops
-        steps = _steps(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
+        names = _step_names(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
+        steps = {name: number for number, name in enumerate(self._ordered(names, rows.place.root))}
+        if not (has_splits and any(SPLITS.get(top) == "test" for top in tops)):
+            rows.draw_tests(self.test_share)
         if steps:
             rows.suggest(recipe="time", time_steps=len(steps), cut="duration")
-        paths = rows.place.files()
-        while part := list(islice(paths, _AT_ONCE)):
-            found = list(self._entries(part, steps, has_splits, rows))
-            if found:
-                file, label, time, split = map(list, zip(*found, strict=True))
-                rows.refer(file, label=label, time=time, split=split if has_splits else holdout(file, self.test_share))
+        for file, label, time, split in columns(_entries(steps, has_splits, rows)):
+            rows.refer(file, label=label, time=time, split=split)
 
-    def _entries(
-        self, paths: list[str], steps: dict[str, int], has_splits: bool, rows: Preparation
-    ) -> Iterator[tuple[str, str | None, int | None, str]]:
-        for path in paths:
-            *folders, image = PurePosixPath(path).parts
-            is_ours = path.startswith("manifest.") or path == QUARANTINE
-            if is_ours or any(part.startswith(".") for part in (*folders, image)):
-                continue
-            if not _is_text(path):
-                rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
-                continue
-            if PurePosixPath(image).suffix.lower() not in SUFFIXES:
-                # Places list links to folders as files, since they do not follow them.
-                is_link = rows.place.is_local and os.path.isdir(rows.place.path(path))
-                fault = "a link to a folder is not followed" if is_link else NOT_AN_IMAGE
-                rows.problem(path, None, fault)
-                continue
-            split = SPLITS.get(folders.pop(0), "") if has_splits and folders else "train"
-            if not split:
-                rows.problem(path, None, "neither in train/ nor in test/")
-                continue
-            time = steps.get(folders.pop(0)) if steps and len(folders) > 1 else None
-            yield path, "/".join(folders) or None, time, split
+    def _ordered(self, names: set[str], root: str) -> list[str]:
+        """Sort the time-step folders, by --order if it is given."""
+        natural = sorted(names, key=_natural)
+        if not self.order:
+            return natural
+        order = [name.strip() for name in self.order.split(",")]
+        if set(order) != names or len(order) != len(names):
+            found = ",".join(natural) if names else "none: images lie directly in class folders"
+            raise UserError(f"--order {self.order}: name each time-step folder of {root} once; found {found}")
+        return order
 
 
-def _steps(place: Place, tops: list[str]) -> dict[str, int]:
-    """Number the folders of time steps, by number where they have one; none if images lie right in class folders."""
+def _entries(
+    steps: dict[str, int], has_splits: bool, rows: ManifestBuilder
+) -> Iterator[tuple[str, str | None, int | None, str]]:
+    """Yield the path, class, time step and split of every image."""
+    for path in rows.place.files():
+        *folders, image = PurePosixPath(path).parts
+        is_own = path.startswith("manifest.") or path == QUARANTINE
+        if is_own or any(part.startswith(".") for part in (*folders, image)):
+            continue
+        if not _is_text(path):
+            rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
+            continue
+        if PurePosixPath(image).suffix.lower() not in IMAGE_SUFFIXES:
+            # A symlink to a folder that is not followed is listed as a file.
+            is_link = rows.place.is_local and os.path.isdir(rows.place.path(path))
+            rows.problem(path, None, LINK_NOT_FOLLOWED if is_link else NOT_AN_IMAGE)
+            continue
+        split = SPLITS.get(folders.pop(0), "") if has_splits and folders else "train"
+        if not split:
+            rows.problem(path, None, "neither in train/ nor in test/")
+            continue
+        time = steps.get(folders.pop(0)) if steps and len(folders) > 1 else None
+        yield path, "/".join(folders) or None, time, split
+
+
+def _step_names(place: FileRoot, tops: list[str]) -> set[str]:
+    """Return the time-step folders; none if images lie directly in class folders."""
     names: set[str] = set()
     for top in tops:
         for name in _contents(place, top)[0]:
             folders, has_images = _contents(place, f"{top}/{name}".strip("/"))
             if has_images or not folders:
-                return {}  # mostly the first one says so, and no other is listed
+                return set()  # usually decided by the first folder, so no other is listed
             names.add(name)
-    return {name: number for number, name in enumerate(sorted(names, key=_natural))}
+    return names
 
 
-def _contents(place: Place, under: str) -> tuple[list[str], bool]:
-    """Return the folders right below a folder that will be read, and whether images lie there, too."""
-    if place.is_local:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in place._entries(under)]
-    else:
-        path = place.path(under) if under else place.root
-        listed = {entry["name"].strip("/"): entry["type"] for entry in place._ask("ls", path, detail=True)}
-        listed.pop(path.partition("://")[2].strip("/"), None)  # some stores keep an empty object for a folder
-        found = [(name.rpartition("/")[2], kind == "directory") for name, kind in listed.items()]
-    # Hidden ones are not read; the one in which a manifest is being made is hidden, too.
-    found = [(name, is_folder) for name, is_folder in found if not name.startswith(".") and _is_text(name)]
-    images = (not is_folder and PurePosixPath(name).suffix.lower() in SUFFIXES for name, is_folder in found)
-    return sorted(name for name, is_folder in found if is_folder), any(images)
+def _contents(place: FileRoot, under: str) -> tuple[list[str], bool]:
+    """Return the folders in a folder, and whether it holds images as well."""
+    # Hidden names are not read; the scratch folder of a manifest in the making is one of them.
+    found = [(name, is_folder) for name, is_folder in place.entries(under) if name[0] != "." and _is_text(name)]
+    images = (not is_folder and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name, is_folder in found)
+    return [name for name, is_folder in found if is_folder], any(images)
 
 
 def _is_text(name: str) -> bool:
-    """Tell whether a name can be written in UTF-8."""
+    """Return whether a name can be encoded as UTF-8."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
+    """Return a sort key that compares numbers by value."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]

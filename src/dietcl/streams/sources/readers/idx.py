@@ -5,32 +5,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, Literal, cast
+from typing import BinaryIO, cast
 
 from dietcl.errors import UserError
 from dietcl.streams.decode import MOST_PIXELS
-from dietcl.streams.filesystem import Place
-from dietcl.streams.manifest_builder import Preparation
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.manifest_builder import ManifestBuilder
 from dietcl.streams.sources.parsing.records import Records, at_once
+from dietcl.streams.sources.reader import Reader
 
 _NAME = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-images[-.]idx3-ubyte(?:\.gz)?")
-_EMNIST = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")
-_KNOWN = (
-    "train-images-idx3-ubyte",
-    "train-images.idx3-ubyte",
-    *(f"emnist-{x}-train-images-idx3-ubyte" for x in _EMNIST),
-)
+_PREFIXES = ("", *(f"emnist-{x}-" for x in ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")))
+_KNOWN = ("train-images.idx3-ubyte", *(f"{prefix}train-images-idx3-ubyte" for prefix in _PREFIXES))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idx:
+class Idx(Reader):
     """Files of the MNIST family: train-images-idx3-ubyte and so on, plain or .gz, with any prefix."""
 
-    name: ClassVar[str] = "idx"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 5
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = False
+    name = "idx"
+    time_steps = 5
+    mirror = False
 
     prefix: str = ""
     """What the files' names begin with, such as emnist-letters-, where a folder holds several sets."""
@@ -38,12 +33,12 @@ class Idx:
     """Swap rows and columns, as the images of EMNIST need."""
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
+    def fits(place: FileRoot, name: str) -> bool:
         """Look for the files' names."""
         return not name and any(place.has(known + end) for known in _KNOWN for end in ("", ".gz"))
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every image that is there as a whole, with its label."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every complete image with its label."""
         sets = _sets(rows.place)
         if not sets:
             raise UserError(f"{rows.place.root}: no file is named like train-images-idx3-ubyte; is the path right?")
@@ -52,42 +47,37 @@ class Idx:
         for part, images in (sets.get(self.prefix) or next(iter(sets.values()))).items():
             self._read_pair(images, "train" if part == "train" else "test", rows)
 
-    def _read_pair(self, file: str, split: str, rows: Preparation) -> None:
+    def _read_pair(self, file: str, split: str, rows: ManifestBuilder) -> None:
         place, beside = rows.place, _labels_of(rows.place, file)
         with _opened(place, file) as images_in, _opened(place, beside) as labels_in:
             count, height, width = _header(place, file, images_in, 3)
             (labels_count,) = _header(place, beside, labels_in, 1)
+            path = place.path(file)
             if count != labels_count:
-                raise UserError(
-                    f"{place.path(file)}: {count} images, and {labels_count} labels in {beside}; get both again"
-                )
+                raise UserError(f"{path}: {count} images, and {labels_count} labels in {beside}; get both again")
             if height != width or not 0 < height * width <= MOST_PIXELS:
-                raise UserError(
-                    f"{place.path(file)}: images are {height} x {width}; they must be squares, so pad or crop"
-                )
+                raise UserError(f"{path}: images are {height} x {width}; they must be squares, so pad or crop")
             images, labels, done = Records(images_in, height * width), Records(labels_in, 1), 0
             while part := min(count - done, at_once(height * width)):
                 block, label = images.take(part), labels.take(part)
-                whole = min(len(block), len(label))
-                squares = block[:whole].reshape(whole, height, width)
-                if whole:
+                complete = min(len(block), len(label))
+                if complete:
+                    squares = block[:complete].reshape(complete, height, width)
                     squares = squares.transpose(0, 2, 1) if self.transpose else squares
-                    rows.pixels(squares, label=label[:whole, 0], split=split, listed_in=file)
-                done += whole
-                if whole < part:
+                    rows.pixels(squares, label=label[:complete, 0], split=split, listed_in=file)
+                done += complete
+                if complete < part:
                     short, why = (beside, labels.fault) if len(label) < len(block) else (file, images.fault)
-                    rows.problem(
-                        short, done, f"shorter than its header says: {done} of {count}; {why or 'the file ends here'}"
-                    )
+                    missing = f"shorter than its header says: {done} of {count}"
+                    rows.problem(short, done, f"{missing}; {why or 'the file ends here'}")
                     return
             for name, records in ((file, images), (beside, labels)):
                 if len(records.take(1)) or records.fault:
-                    rows.problem(
-                        name, count, f"something is wrong after the last record: {records.fault or 'more data'}"
-                    )
+                    fault = records.fault or "more data"
+                    rows.problem(name, count, f"something is wrong after the last record: {fault}")
 
 
-def _sets(place: Place) -> dict[str, dict[str, str]]:
+def _sets(place: FileRoot) -> dict[str, dict[str, str]]:
     """Return the files of images by what their names begin with and by part; a plain one goes before its .gz."""
     found: dict[str, dict[str, str]] = {}
     for file in sorted(place.files(), key=lambda file: (not file.endswith(".gz"), file)):
@@ -96,24 +86,24 @@ def _sets(place: Place) -> dict[str, dict[str, str]]:
     return {prefix: dict(sorted(parts.items(), reverse=True)) for prefix, parts in found.items() if "/" not in prefix}
 
 
-def _labels_of(place: Place, file: str) -> str:
+def _labels_of(place: FileRoot, file: str) -> str:
     plain = re.sub(r"-images([-.])idx3-ubyte(\.gz)?$", r"-labels\1idx1-ubyte", file)
-    found = [plain + end for end in ("", ".gz") if place.has(plain + end)]
-    if not found:
-        raise UserError(f"{place.path(plain)}: the labels of {file} are missing; put them beside it")
-    return found[0]
+    for end in ("", ".gz"):
+        if place.has(plain + end):
+            return plain + end
+    raise UserError(f"{place.path(plain)}: the labels of {file} are missing; put them beside it")
 
 
 @contextmanager
-def _opened(place: Place, file: str) -> Iterator[BinaryIO]:
+def _opened(place: FileRoot, file: str) -> Iterator[BinaryIO]:
     with place.open(file) as stream:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if file.endswith(".gz") else stream
 
 
-def _header(place: Place, file: str, stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
+def _header(place: FileRoot, file: str, stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
     found = Records(stream, 4 * (1 + dimensions)).take(1)
     magic, *sizes = found.view(">u4").flatten().tolist() or [None]
-    if magic != 0x800 + dimensions:  # unsigned bytes of so many dimensions
+    if magic != 0x800 + dimensions:  # unsigned bytes, and the number of dimensions
         kind = "images" if dimensions == 3 else "labels"
         raise UserError(f"{place.path(file)}: not an IDX file of {kind} (it begins with {magic}); get it again")
     return tuple(sizes)

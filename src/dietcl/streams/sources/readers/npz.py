@@ -1,33 +1,64 @@
 """NumPy's files: an .npz of images, labels, times and splits by the names of its arrays, or an .npy of images."""
 
+import math
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import check_share, holdout
-from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.sources.numpy_array import Array, open_arrays, plain, squares
-from dietcl.streams.sources.parsing.records import at_once
+from dietcl.errors import UserError, reason
+from dietcl.streams.decode import MOST_PIXELS
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.sources.parsing.records import Records, at_once
+from dietcl.streams.sources.reader import GeneralReader
 from dietcl.streams.sources.readers.folder import SPLITS
 
 Values = npt.NDArray[Any]
-_OPTIONS = ("images", "label", "time", "split")
+_OPTIONS = ("images", "label", "time", "split")  # that name an array
+_LISTED = 20  # arrays in a message
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class _Array:
+    """An array whose rows are read one after the other."""
+
+    def __init__(self, stream: BinaryIO, path: str, name: str) -> None:
+        self.name, self.where = name, f"{path}: array {name!r}"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on headers that Python 2 wrote
+                shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        except (ValueError, KeyError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.where} is not in NumPy's format ({reason(error)}); save it again") from None
+        if dtype.hasobject:
+            raise UserError(f"{self.where} holds Python objects, which are never unpickled; save plain numbers or text")
+        if not shape or min(shape) < 1 or not dtype.itemsize:
+            raise UserError(f"{self.where} is {dtype} {shape}, which is empty; give one row an image")
+        if by_columns and len(shape) > 1:
+            raise UserError(f"{self.where} is stored by columns; save numpy.ascontiguousarray of it")
+        self.count, self.shape, self.dtype = int(shape[0]), tuple(shape[1:]), dtype
+        self.size = dtype.itemsize * math.prod(self.shape)
+        self.records = Records(stream, self.size)
+
+    def take(self, count: int) -> Values:
+        """Return the next rows; there are fewer only where the file is cut off."""
+        found = self.records.take(count)
+        return found.reshape(-1).view(self.dtype).reshape(len(found), *self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrays:
+class Arrays(GeneralReader):
     """An .npz with arrays of images, labels, times and splits, or an .npy of images alone."""
 
-    name: ClassVar[str] = "arrays"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "arrays"
 
     images: str = "x"
     """Array of the images: uint8 squares, gray or RGB."""
@@ -42,54 +73,44 @@ class Arrays:
     unknown: str = ""
     """Value that stands for an unknown label or time, such as -1."""
     test_share: float = 0.1
-    """Share of the images that is kept for tests where no array says so; which ones depends on their row numbers."""
-
-    def __post_init__(self) -> None:
-        check_share(self.test_share)
+    """Share of the labeled images that become test images where no array of splits is named."""
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take NumPy's files by their names."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept .npz and .npy files."""
         return name.endswith((".npz", ".npy"))
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every image, some at a time, with what the other arrays say about it."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every image with its values in the other arrays, a batch at a time."""
         wanted = {option: getattr(self, option) for option in _OPTIONS if getattr(self, option)}
         if name.endswith(".npy"):
             if self.time or self.split or self.label not in ("", "y"):
                 raise UserError(f"{name}: an .npy holds images alone; give an .npz for --label, --time and --split")
             wanted = {"images": self.images}
-        with open_arrays(rows.place, name, wanted) as arrays:
-            count, done = _check(arrays), 0
-            if self.time:
-                rows.suggest(recipe="time", time_steps=self.time_steps)
-            rows.total = count
-            while part := min(count - done, at_once(max(array.size for array in arrays.values()))):
+        with _open_arrays(rows.place, name, wanted) as arrays:
+            rows.total, done = _check(arrays), 0
+            if not self.split:
+                rows.draw_tests(self.test_share)
+            while part := min(rows.total - done, at_once(max(array.size for array in arrays.values()))):
                 found = {option: array.take(part) for option, array in arrays.items()}
                 short = min(found, key=lambda option: len(found[option]))
-                if whole := len(found[short]):
-                    images = squares(found.pop("images")[:whole])
-                    told = {option: plain(values[:whole], arrays[option].where) for option, values in found.items()}
-                    rows.pixels(images, listed_in=name, **self._columns(told, done, whole, arrays))
-                done += whole
-                if whole < part:
-                    fault = f"array {arrays[short].name!r} is cut off: {done} of {count} rows; {arrays[short].fault}"
-                    rows.problem(name, done, fault)
+                if count := len(found[short]):
+                    images = _squares(found.pop("images")[:count])
+                    values = {option: _arrow_values(v[:count], arrays[option].where) for option, v in found.items()}
+                    known = {role: self._known(values[role]) for role in ("label", "time") if role in values}
+                    split = self._split(values["split"], arrays["split"].where, done) if self.split else "train"
+                    rows.pixels(images, **known, split=split, listed_in=name)
+                done += count
+                if count < part:
+                    cut_off = f"array {arrays[short].name!r} is cut off: {done} of {rows.total} rows"
+                    rows.problem(name, done, f"{cut_off}; {arrays[short].records.fault or 'the file ends here'}")
                     return
-
-    def _columns(self, told: dict[str, Values], first: int, count: int, arrays: dict[str, Array]) -> dict[str, Any]:
-        columns: dict[str, Any] = {option: self._known(told[option]) for option in ("label", "time") if option in told}
-        if self.split:
-            columns["split"] = self._split(told["split"], arrays["split"].where, first)
-        else:
-            columns["split"] = holdout([str(row) for row in range(first, first + count)], self.test_share)
-        return columns
 
     def _known(self, values: Values) -> pa.Array:
         try:
             return pa.array(values, mask=_equal(values, self.unknown) if self.unknown else None)
         except ValueError:
-            return pa.array(values)  # numbers are never some text
+            return pa.array(values)  # no number equals this text
 
     def _split(self, values: Values, where: str, first: int) -> list[str]:
         if self.test or values.dtype.kind in "iu":
@@ -98,27 +119,94 @@ class Arrays:
             except ValueError:
                 raise UserError(f"--test {self.test}: {where} holds {values.dtype}; give one of its values") from None
             return ["test" if chosen else "train" for chosen in is_test.tolist()]
-        said = values.tolist()
-        for row, value in enumerate(said, start=first):
-            if value not in SPLITS:
-                raise UserError(f"{where} says {str(value)[:40]!r} in row {row}; use train and test, or give --test")
-        return [SPLITS[value] for value in said]
+        words = values.tolist()
+        for row, word in enumerate(words, start=first):
+            if word not in SPLITS:
+                raise UserError(f"{where} says {str(word)[:40]!r} in row {row}; use train and test, or give --test")
+        return [SPLITS[word] for word in words]
 
 
-def _check(arrays: dict[str, Array]) -> int:
-    """Refuse arrays that do not go together; returns how many images there are."""
+def _check(arrays: dict[str, _Array]) -> int:
+    """Return the number of images, or refuse arrays that do not fit together."""
     images = arrays["images"]
-    for option, array in arrays.items():
-        if option == "images":
-            array.require_images()
-        else:
-            array.require_values()
+    where, dtype, shape = images.where, images.dtype, images.shape
+    if dtype != np.uint8:
+        those = "(255 * images).round(), if they go from 0 to 1," if dtype.kind == "f" else "them"
+        raise UserError(f"{where} holds {dtype}; images are numbers from 0 to 255: save {those} as uint8")
+    if _channels(shape) is None or images.size > 3 * MOST_PIXELS:
+        raise UserError(f"{where} holds {shape}; images are squares, gray or RGB: reshape, pad or crop")
+    for array in arrays.values():
+        if array is not images and (array.dtype.kind not in "biufSUM" or array.shape not in ((), (1,))):
+            fault = f"{array.where} holds {array.dtype} {array.shape}"
+            raise UserError(f"{fault}; give one number, date or string an image")
         if array.count != images.count:
             counts = f"has {images.count} rows, and {array.name!r} has {array.count}"
-            raise UserError(f"{images.where} {counts}; give arrays of the same images")
+            raise UserError(f"{where} {counts}; give arrays of the same images")
     return images.count
 
 
 def _equal(values: Values, text: str) -> npt.NDArray[np.bool_]:
     """Compare values with one that was given as text; raises ValueError if it cannot be one of them."""
     return np.asarray(values == (float(text) if values.dtype.kind in "iuf" else values.dtype.type(text)))
+
+
+@contextmanager
+def _open_arrays(place: FileRoot, file: str, wanted: Mapping[str, str]) -> Iterator[dict[str, _Array]]:
+    """Open the array of an .npy, or those of an .npz that options name; returns them by option."""
+    path = place.path(file)
+    with ExitStack() as stack:
+        stream = stack.enter_context(place.open(file))
+        if file.endswith(".npy"):
+            yield {option: _Array(stream, path, name) for option, name in wanted.items()}
+            return
+        try:
+            pack = stack.enter_context(zipfile.ZipFile(stream))
+            held = sorted(member.removesuffix(".npy") for member in pack.namelist())
+            for option, name in wanted.items():
+                if name not in held:
+                    described = ", ".join(_described(pack, path, name) for name in held[:_LISTED]) or "none"
+                    choose = f"choose with {', '.join(f'--{role}' for role in _OPTIONS)} from {described}"
+                    raise UserError(f"--{option} {name}: no such array in {path}; {choose}")
+            members = {option: stack.enter_context(pack.open(f"{name}.npy")) for option, name in wanted.items()}
+        except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"{path}: not a readable .npz ({reason(error)}); save it again") from None
+        yield {option: _Array(cast(BinaryIO, member), path, wanted[option]) for option, member in members.items()}
+
+
+def _described(pack: zipfile.ZipFile, path: str, name: str) -> str:
+    try:
+        with pack.open(f"{name}.npy") as member:
+            array = _Array(cast(BinaryIO, member), path, name)
+        return f"{name} ({array.dtype} {' x '.join(map(str, (array.count, *array.shape)))})"
+    except (UserError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile):
+        return name
+
+
+def _squares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return images [n, side, side] or [n, side, side, 3], also where channels come first or there is only one."""
+    if _channels(images.shape[1:]) == 0:
+        images = images.transpose(0, 2, 3, 1)
+    return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+
+
+def _arrow_values(values: Values, where: str) -> Values:
+    """Return values, one a row, in a type that Arrow accepts."""
+    values = values.reshape(len(values))
+    kind = values.dtype.kind
+    if kind == "S":
+        return np.char.decode(values, "utf-8", "replace")
+    if kind == "U":
+        codes = values.view(f"{values.dtype.str[0]}u4")
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():
+            raise UserError(f"{where} holds text that is not Unicode; save it again")
+    accepted: Any = {"b": np.uint8, "f": np.float64, "M": "datetime64[us]"}.get(kind, values.dtype.newbyteorder("="))
+    return np.asarray(values.astype(accepted))
+
+
+def _channels(shape: tuple[int, ...]) -> int | None:
+    """Return the axis of the channels (-1: there is none); None if these are no squares."""
+    if len(shape) == 2 and shape[0] == shape[1]:
+        return -1
+    if len(shape) == 3 and shape[0] == shape[1] and shape[2] in (1, 3):
+        return 2
+    return 0 if len(shape) == 3 and shape[1] == shape[2] and shape[0] in (1, 3) else None

@@ -1,8 +1,9 @@
 """A table of images: a CSV, TSV or Parquet file that lists paths, classes, times and splits."""
 
-from collections.abc import Iterator
+import os
+import posixpath
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,68 +11,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import check_share, holdout
-from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.shards import is_hostile
-from dietcl.streams.sources.parsing.table_rows import csv_batches, csv_header
-from dietcl.streams.sources.readers.folder import SPLITS
-from dietcl.streams.sources.tabular import (
-    Batch,
-    Problem,
+from dietcl.streams.column_coercion import NO_TIME, check_time_format, parse_times
+from dietcl.streams.filesystem import FileRoot, is_remote
+from dietcl.streams.manifest import outside
+from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.sources.parsing.path_lists import find_images
+from dietcl.streams.sources.parsing.table_rows import (
     columns_of,
-    has_values,
+    csv_batches,
+    csv_header,
     open_parquet,
     parquet_batches,
     parquet_schema,
 )
+from dietcl.streams.sources.reader import GeneralReader
+from dietcl.streams.sources.readers.folder import SPLITS
 
 ROLES = ("path", "label", "time", "split", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """CSV, TSV or Parquet with a column of paths; the quarantine counts a CSV's header as row 1, Parquet from 0."""
+class Table(GeneralReader):
+    """CSV, TSV or Parquet with a column of paths; quarantine rows: a CSV's header is 1, Parquet starts at 0."""
 
-    name: ClassVar[str] = "table"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "table"
 
     path: str = "path"
-    """Column of the images' paths."""
+    """Column of the images' paths, relative to --root."""
     label: str = "label"
-    """Column of the classes; an empty one is unknown."""
+    """Column of the classes; empty: unknown."""
     time: str = "time"
-    """Column of the times: numbers or dates."""
+    """Column of the times: numbers, ISO dates, or as --time-format says."""
     split: str = "split"
     """Column that says train or test (or val, valid, validation)."""
     id: str = "id"
-    """Column of unique names; without one, images go by their paths."""
+    """Column of unique names (the paths by default)."""
     root: str = ""
-    """Folder that the paths start from, below the table's own."""
+    """Folder or URL that relative paths start from (the table's folder by default)."""
+    allow_absolute: bool = False
+    """Accept paths to anywhere on this machine: absolute ones, and those with '..'."""
+    time_format: str = ""
+    """Format of the times for Python's strptime, as '%d.%m.%Y %H:%M' (by default: numbers or ISO dates)."""
     test_share: float = 0.1
-    """Share of the images that is kept for tests where there is no column of splits; which ones depends on paths."""
+    """Share of the labeled images that become test images where there is no column of splits."""
 
     def __post_init__(self) -> None:
-        check_share(self.test_share)
-        if is_hostile(self.root) or "://" in self.root:
-            raise UserError(f"--root {self.root}: leads outside the table's folder; move the table above the images")
+        super().__post_init__()
+        check_time_format(self.time_format)
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take CSV and TSV files, and Parquet files with a column `path`."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept CSV and TSV files, and Parquet files with a column `path`."""
         if _is_parquet(name):
             schema = parquet_schema(place, name)
             return schema is not None and "path" in schema.names
         return name.lower().endswith((".csv", ".tsv"))
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every row that has a path."""
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every row that has a path."""
         place, path = rows.place, rows.place.path(name)
         if not name:
-            raise UserError(f"{place.root}: is a folder; give the path of the table itself")
+            raise UserError(f"{place.root}: is a folder; give the path of the table")
         if _is_parquet(name):
             with open_parquet(place, name) as file:
                 rows.total, schema = file.metadata.num_rows, file.schema_arrow
@@ -80,13 +80,35 @@ class Table:
                 _refuse_type(schema.field(columns[role]), role, path)
         else:
             columns = columns_of(self, ROLES, csv_header(place, name)[1], path)
-        names = list(dict.fromkeys(columns.values()))  # one column may play two roles
-        for number, batch in _batches(place, name, names, lambda row, sentence: rows.problem(name, row, sentence)):
+        if "split" not in columns:
+            rows.draw_tests(self.test_share)
+        images = self._image_root(place)
+        rows.read_images_from(FileRoot("/") if self.allow_absolute else images)
+        names = list(dict.fromkeys(columns.values()))  # one column may have two roles
+        if _is_parquet(name):
+            batches = parquet_batches(place, name, names)
+        else:
+            batches = csv_batches(place, name, names, partial(rows.problem, name))
+        for number, batch in batches:
             found = {role: batch[names.index(column)] for role, column in columns.items()}
-            self._hand_over(name, number, found, rows)
+            self._add(name, number, found, images.root, rows)
+        if not rows.kept and NO_TIME in rows.problems:
+            raise UserError(f"{path}: {NO_TIME} in any row; give their format as --time-format")
 
-    def _hand_over(
-        self, name: str, number: npt.NDArray[np.int64], found: dict[str, pa.Array], rows: Preparation
+    def _image_root(self, place: FileRoot) -> FileRoot:
+        """Return the folder that relative paths start from."""
+        found: FileRoot | None = FileRoot.of(self.root) if is_remote(self.root) else place
+        if self.root and not is_remote(self.root):
+            folders = [os.path.join(place.root, self.root), *([self.root] if place.is_local else [])]
+            found = next(filter(FileRoot.is_folder, map(FileRoot.of, folders)), None)
+        if found is None:
+            raise UserError(f"--root {self.root}: no such folder, neither in {place.root} nor in the current folder")
+        if self.allow_absolute and not found.is_local:
+            raise UserError(f"--allow-absolute: not with images at {found.root}; give paths relative to it")
+        return found
+
+    def _add(
+        self, name: str, number: npt.NDArray[np.int64], found: dict[str, pa.Array], root: str, rows: ManifestBuilder
     ) -> None:
         for role in {"path", "split", "id"} & set(found):
             found[role] = pc.fill_null(found[role].cast(pa.string()), "")
@@ -94,34 +116,40 @@ class Table:
         splits = [SPLITS.get(text.strip().lower()) for text in found["split"].to_pylist()] if "split" in found else []
         for i in (i for i, split in enumerate(splits) if split is None):
             faults.setdefault(i, f"the split is neither train nor test ({found['split'][i].as_py()[:40]!r})")
+        if "time" in found and self.time_format:
+            found["time"], bad_times = parse_times(found["time"], self.time_format)
+            faults = bad_times | faults
         for i, fault in sorted(faults.items()):
             rows.problem(name, int(number[i]), fault)
         good = np.delete(np.arange(len(number)), list(faults))
         if not len(good):
             return
         found = {role: column.take(pa.array(good)) for role, column in found.items()}
-        if "time" in found and has_values(found["time"]):
-            rows.suggest(recipe="time", time_steps=self.time_steps)
-        file = pc.replace_substring_regex(found["path"], r"^(\./+)+", "")  # far stores do not know what `.` is
-        if root := self.root.strip("/"):
-            file = pc.binary_join_element_wise(root, file, "/")
-        rows.refer(
-            file,
-            label=found.get("label"),
-            time=found.get("time"),
-            split=[splits[i] for i in good] if splits else holdout(file, self.test_share),
-            id=pc.if_else(pc.equal(found["id"], ""), file, found["id"]) if "id" in found else None,
-            row=number[good].tolist(),
-            listed_in=name,
-        )
+        file = pc.replace_substring_regex(found["path"], r"^(\./+)+", "")  # remote stores do not resolve `.`
+        if self.allow_absolute:
+            file = pa.array([posixpath.normpath(posixpath.join(root, path))[1:] for path in file.to_pylist()])
+        if rows.verify == "decode" and not rows.kept:
+            self._require_images(file, rows)
+        label, time, row = found.get("label"), found.get("time"), number[good].tolist()
+        split = [splits[i] for i in good] if splits else "train"
+        ids = pc.if_else(pc.equal(found["id"], ""), file, found["id"]) if "id" in found else None
+        rows.refer(file, label=label, time=time, split=split, id=ids, row=row, listed_in=name)
+
+    def _require_images(self, file: pa.Array, rows: ManifestBuilder) -> None:
+        """Refuse a table of whose images none exists: most likely its paths start from another folder."""
+        file = rows.relative(file)
+        if pc.all(outside(file)).as_py():
+            raise UserError(
+                f"{file[0].as_py()}: leads outside {rows.place.root}; give the folder of the images as --root, or "
+                "accept paths to anywhere with --allow-absolute"
+            )
+        start = f"--root {self.root}" if self.root else "the table's folder; give another as --root"
+        paths = file.filter(pc.invert(outside(file))).to_pylist()
+        find_images(rows.place, [""], paths, f"paths are relative to {start}")
 
 
 def _is_parquet(name: str) -> bool:
     return name.lower().endswith(".parquet")
-
-
-def _batches(place: Place, name: str, columns: list[str], problem: Problem) -> Iterator[Batch]:
-    return parquet_batches(place, name, columns) if _is_parquet(name) else csv_batches(place, name, columns, problem)
 
 
 def _refuse_type(field: pa.Field, role: str, path: str) -> None:

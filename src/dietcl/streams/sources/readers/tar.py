@@ -1,103 +1,235 @@
-"""Tar files in the layout of WebDataset: 01.jpg beside 01.cls or 01.json, read where they lie."""
+"""Tar files in the layout of WebDataset: 01.jpg beside 01.cls or 01.json, read where they lie.
 
+Only headers and labels are read: nothing is unpacked, and no name or link is followed.
+"""
+
+import json
 import re
+import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
+from functools import partial
+from itertools import groupby, islice
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal
+from typing import Any, BinaryIO
 
-from dietcl.errors import UserError
-from dietcl.streams.filesystem import Place
-from dietcl.streams.holdout import check_share, holdout
-from dietcl.streams.manifest_builder import Preparation
-from dietcl.streams.shards import is_hostile
-from dietcl.streams.sources.readers.folder import SUFFIXES
-from dietcl.streams.sources.samples import COMPRESSED, samples
+from dietcl.errors import UserError, reason
+from dietcl.streams.filesystem import FileRoot
+from dietcl.streams.image_writer import is_hostile
+from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.options import IMAGE_SUFFIXES
+from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.reader import GeneralReader
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+_SUFFIXES = (".tar", *_COMPRESSED)
 _TESTS = re.compile(r"(^|[^a-z])(test|val|valid|validation)([^a-z]|$)")
 _AT_ONCE = 2**16
 _LOOKED_AT = 1000
+_PICKLES = frozenset([".pyd", ".pkl", ".pickle", ".pth", ".pt"])
+_PACKED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
+_REFUSED = "compressed, so that no image in it can be read by itself; decompress it first"
+_MOST_BYTES = 2**20  # of a label file, or of the headers before a member: long names, attributes, sparse maps
+
+Problem = Callable[[int, str], None]  # takes the number of a member and what is wrong with it
+Member = tuple[int, tarfile.TarInfo]  # with its number in the archive, from 0
+Sample = tuple[str, int, int, int, Any, Any, str]  # shard, number of the image, offset, length, label, time, id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tar:
+class Tar(GeneralReader):
     """Tar shards as WebDataset writes them: 01.jpg beside 01.cls or 01.json (label, time, id); they stay as they are.
 
     The quarantine counts the members of a shard from 0.
     """
 
-    name: ClassVar[str] = "tar"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20
-    label_rate: ClassVar[float] = 0.01
-    mirror: ClassVar[bool] = True
+    name = "tar"
 
     test_shards: str = ""
     """Glob of the shards that are for tests, as val/*.tar; unless told, those with the word test or val(id(ation))."""
     test_share: float = 0.1
-    """Share of the images that is kept for tests where no shard is for them; which ones depends on their names."""
+    """Share of the labeled images that become test images where no shard is for tests."""
     classes: str = ""
     """Text file beside the shards with the class names, one a line from number 0; without it, numbers are names."""
 
     def __post_init__(self) -> None:
-        check_share(self.test_share)
+        super().__post_init__()
         if is_hostile(self.classes):
             raise UserError(f"--classes {self.classes}: leads outside the folder; put it beside the shards")
 
     @staticmethod
-    def fits(place: Place, name: str) -> bool:
-        """Take tar files, and folders that begin with some and without images."""
+    def fits(place: FileRoot, name: str) -> bool:
+        """Accept tar files, and folders that begin with some and without images."""
         if name:
-            return name.lower().endswith((".tar", *_COMPRESSED))
+            return name.lower().endswith(_SUFFIXES)
         names = [file.lower() for file in islice(place.files(), _LOOKED_AT)]
-        has_images = any(PurePosixPath(file).suffix in SUFFIXES for file in names)
-        return not has_images and any(file.endswith((".tar", *_COMPRESSED)) for file in names)
+        has_images = any(PurePosixPath(file).suffix in IMAGE_SUFFIXES for file in names)
+        return not has_images and any(file.endswith(_SUFFIXES) for file in names)
 
-    def read(self, name: str, rows: Preparation) -> None:
-        """Hand over every sample that has an image."""
-        kinds = (".tar", *_COMPRESSED)
-        shards = [name] if name else [file for file in rows.place.files() if file.lower().endswith(kinds)]
+    def read(self, name: str, rows: ManifestBuilder) -> None:
+        """Add every sample that has an image."""
+        shards = [name] if name else [file for file in rows.place.files() if file.lower().endswith(_SUFFIXES)]
         for shard in shards:
             if shard.lower().endswith(_COMPRESSED):
-                raise UserError(f"{rows.place.path(shard)}: {COMPRESSED}")
-        tests = {shard for shard in shards if self._is_for_tests(shard)}
-        if self.test_shards and not tests:
-            raise UserError(
-                f"--test-shards {self.test_shards}: no shard has such a name; there are {', '.join(shards[:3])}"
-            )
+                raise UserError(f"{rows.place.path(shard)}: {_REFUSED}")
+        glob = self.test_shards
+        tests = {shard for shard in shards if (fnmatchcase(shard, glob) if glob else _TESTS.search(shard.lower()))}
+        if glob and not tests:
+            raise UserError(f"--test-shards {glob}: no shard has such a name; there are {', '.join(shards[:3])}")
+        if not tests:
+            rows.draw_tests(self.test_share)
         classes = self._class_names(rows.place)
         found = (sample for shard in shards for sample in samples(shard, classes, rows))
-        while part := list(islice(found, _AT_ONCE)):
-            if any(sample.time is not None for sample in part):
-                rows.suggest(recipe="time", time_steps=self.time_steps)
-            ids = [sample.id for sample in part]
-            rows.refer(
-                [sample.shard for sample in part],
-                label=[sample.label for sample in part],
-                time=[sample.time for sample in part],
-                split=["test" if sample.shard in tests else "train" for sample in part]
-                if tests
-                else holdout(ids, self.test_share),
-                id=ids,
-                offset=[sample.offset for sample in part],
-                length=[sample.length for sample in part],
-                row=[sample.number for sample in part],
-            )
+        for file, row, offset, length, label, time, ids in columns(found, _AT_ONCE):
+            split = ["test" if shard in tests else "train" for shard in file]
+            rows.refer(file, label=label, time=time, split=split, id=ids, offset=offset, length=length, row=row)
 
-    def _is_for_tests(self, shard: str) -> bool:
-        if self.test_shards:
-            return fnmatchcase(shard, self.test_shards)
-        return _TESTS.search(shard.lower()) is not None
-
-    def _class_names(self, place: Place) -> list[str]:
+    def _class_names(self, place: FileRoot) -> list[str]:
         if not self.classes:
             return []
         with place.text(self.classes) as lines:
             names = [line.strip() for line in lines.read().rstrip().split("\n")]
         if "" in names:
-            raise UserError(
-                f"{place.path(self.classes)}: line {names.index('') + 1} is empty; give a class name a line"
-            )
+            path, line = place.path(self.classes), names.index("") + 1
+            raise UserError(f"{path}: line {line} is empty; give a class name a line")
         return names
+
+
+class _BadSample(Exception):
+    """The number of the member that spoils its sample, and why."""
+
+
+def samples(shard: str, classes: list[str], rows: ManifestBuilder) -> Iterator[Sample]:
+    """Yield the samples of a shard, without those that go to the quarantine."""
+    if rows.place.leads_outside(shard):
+        rows.problem(shard, None, "a link leads outside the folder")
+        return
+    problem = partial(rows.problem, shard)
+    with rows.place.open(shard) as stream:
+        if _PACKED.match(stream.read(16)):
+            raise UserError(f"{rows.place.path(shard)}: {_REFUSED}")
+        for key, entries in groupby(_members(stream, problem), key=lambda entry: _key(entry[1].name)):
+            if key.endswith("/") or not key:
+                continue  # a hidden file, as some systems add for themselves
+            try:
+                if sample := _sample(shard, key, entries, stream, classes, problem):
+                    yield sample
+            except _BadSample as fault:
+                problem(*fault.args)
+
+
+def _key(name: str) -> str:
+    folder, slash, file = name.rpartition("/")
+    return folder + slash + file.partition(".")[0]
+
+
+def _sample(
+    shard: str, key: str, entries: Iterator[Member], stream: BinaryIO, classes: list[str], problem: Problem
+) -> Sample | None:
+    image: Member | None = None
+    facts: dict[str, Any] = {}
+    label = None
+    for number, member in entries:
+        suffix = PurePosixPath(member.name).suffix.lower()
+        if suffix in IMAGE_SUFFIXES and not member.size:
+            raise _BadSample(number, f"the file is empty: {member.name}")
+        if suffix in IMAGE_SUFFIXES and image is None:
+            image = number, member
+        elif suffix in IMAGE_SUFFIXES:
+            problem(number, f"another image has the same name up to its first dot: {member.name}")
+        elif suffix == ".cls":
+            text = _text(number, member, stream).strip()
+            label = _class_name(number, int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text, classes)
+        elif suffix == ".json":
+            facts = _facts(number, member, stream)
+            facts["label"] = _class_name(number, facts.get("label"), classes)
+        elif suffix in _PICKLES:
+            problem(number, f"a pickle may run code and is not opened: {member.name}")
+    if image is None:
+        problem(number, f"no image has this name up to its first dot: {member.name}")
+        return None
+    number, member = image
+    name = f"{shard}/{key}" if facts.get("id") in (None, "") else str(facts["id"])
+    label = facts.get("label") if label in (None, "") else label
+    return shard, number, member.offset_data, member.size, label, facts.get("time"), name
+
+
+def _text(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> str:
+    if member.size > _MOST_BYTES:
+        raise _BadSample(number, f"more than {_MOST_BYTES:,} bytes are no label: {member.name}")
+    stream.seek(member.offset_data)
+    try:
+        return stream.read(member.size).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _BadSample(number, f"the file is not UTF-8 text: {member.name}") from None
+
+
+def _facts(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(number, member, stream))
+        json.dumps(found, ensure_ascii=False).encode()  # half a character, which JSON can spell, is none
+    except (ValueError, RecursionError) as error:
+        raise _BadSample(number, f"the file is not readable JSON ({reason(error)}): {member.name}") from None
+    if not isinstance(found, dict):
+        raise _BadSample(number, f"the file is not a JSON object: {member.name}")
+    if isinstance(found.get("id"), bool) or not isinstance(found.get("id"), str | int | None):
+        raise _BadSample(number, f"the id is neither a string nor a whole number: {member.name}")
+    return found
+
+
+def _class_name(number: int, label: Any, classes: list[str]) -> Any:
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
+    if not classes or isinstance(label, bool) or not isinstance(label, int):
+        return label
+    if not 0 <= label < len(classes):
+        raise _BadSample(number, f"the label has no line in --classes ({label} of {len(classes)})")
+    return classes[label]
+
+
+class _Metered:
+    """A stream that limits the bytes read for each header, which may claim that gigabytes of text belong to it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.seek, self.tell = stream, stream.seek, stream.tell
+        self.left = _MOST_BYTES
+
+    def read(self, size: int) -> bytes:
+        """Read this many bytes, or raise before anything is read."""
+        self.left -= size
+        if self.left < 0 or size < 0:
+            raise tarfile.ReadError(f"headers of more than {_MOST_BYTES:,} bytes" if size > 0 else "a size below zero")
+        return self._stream.read(size)
+
+
+def _members(stream: BinaryIO, problem: Problem) -> Iterator[Member]:
+    """Yield each regular file up to the end, or to where the archive is cut off or broken; the rest are problems."""
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    number = 0
+    try:
+        metered = _Metered(stream)
+        with tarfile.open(fileobj=metered, mode="r:", encoding="utf-8", errors="replace") as tar:  # type: ignore[call-overload]
+            while (member := tar.next()) is not None:
+                metered.left = _MOST_BYTES
+                tar.members.clear()  # type: ignore[attr-defined]  # millions of them would stay in memory
+                if tar.offset <= member.offset or member.size < 0:
+                    raise tarfile.ReadError("a size below zero")
+                is_regular = member.isfile() and not member.issparse()
+                if is_regular and member.offset_data + member.size > size:
+                    problem(number, f"the archive is cut off here: {member.name}")
+                    return
+                if is_hostile(member.name):
+                    problem(number, f"the name leads outside the folder: {member.name}")
+                elif is_regular:
+                    yield number, member
+                elif not member.isdir():
+                    kind = "a link" if member.islnk() or member.issym() else "not a file"
+                    problem(number, f"the member is {'sparse' if member.issparse() else kind}: {member.name}")
+                number += 1
+            stream.seek(tar.offset)
+            if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                problem(number, "the archive is cut off or broken here, where its end or a header should be")
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
+        problem(number, f"the archive cannot be read from here on ({reason(error)})")

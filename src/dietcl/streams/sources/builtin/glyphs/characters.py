@@ -1,7 +1,6 @@
 """Which characters become classes, which only serve for pre-training, and which look alike."""
 
 import json
-import os
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dietcl.files import write_bytes
 from dietcl.rng import number
 from dietcl.streams.sources.builtin.glyphs.fonts import coverage, faces, probe
 from dietcl.streams.sources.builtin.glyphs.glyphs import VERSION
 
-CLASS_FACES = 12  # a character that so many faces show can be a class
+CLASS_FACES = 12  # a character that at least this many faces show can be a class
 SAME = 0.004  # two characters nearer than this are drawn the same
 AKIN = 0.08  # two characters nearer than this are hard to tell apart in a poor image
 FOREIGN = 0.15  # characters to pre-train on are farther than this from every class candidate in every compared face
-_SHARE = 1 / 3  # of the faces: a likeness in so many of them makes two characters one class, or one family
+_SHARE = 1 / 3  # of the faces in which two characters must look alike to be one class, or one family
 _PROBE = 24  # side of the compared renderings in pixels
 _REFERENCES = ("DejaVuSans", "DejaVuSerif")  # these two cover nearly every class
 
@@ -43,9 +43,7 @@ def characters(cache: Path) -> Characters:
         return Characters(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         found = _find_characters()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(asdict(found)))
-    partial.replace(path)
+    write_bytes(path, json.dumps(asdict(found)).encode())
     return found
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
+_FOLDER = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 # Left out: Last Resort (a placeholder for every character), faces with an encoding of their own (cmex, cmmi, cmsy,
 # STIXNonUni) and faces that hold a few symbols in other sizes (Display, STIXSiz).
 _FACES = re.compile(r"(DejaVuSans|DejaVuSansMono|DejaVuSerif)(-\w+)?|STIXGeneral\w*|cm(b|r|ss|ti|tt)10")
@@ -24,7 +25,7 @@ Mask = npt.NDArray[np.uint8]
 @cache
 def faces() -> tuple[str, ...]:
     """Return the names of the font faces in use."""
-    return tuple(path.stem for path in sorted(_folder().glob("*.ttf")) if _FACES.fullmatch(path.stem))
+    return tuple(path.stem for path in sorted(_FOLDER.glob("*.ttf")) if _FACES.fullmatch(path.stem))
 
 
 @cache
@@ -32,7 +33,7 @@ def coverage() -> dict[str, tuple[str, ...]]:
     """Return the faces that show each character."""
     found: dict[str, list[str]] = {}
     for face in faces():
-        for code in FT2Font(str(_path(face))).get_charmap():
+        for code in FT2Font(str(_FOLDER / f"{face}.ttf")).get_charmap():
             character = chr(code)
             # Computer Modern files put other symbols at the codes of ASCII punctuation.
             if face.startswith("cm") and not (character.isascii() and character.isalnum()):
@@ -57,18 +58,10 @@ def probe(character: str, face: str, canvas: int) -> Mask | None:
     return None if drawing is None else _place(drawing, canvas, _FILL)
 
 
-def _folder() -> Path:
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-
-
-def _path(face: str) -> Path:
-    return _folder() / f"{face}.ttf"
-
-
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
     # The basic layout: Raqm is not in every build of Pillow and would shape some scripts differently.
-    return ImageFont.truetype(str(_path(face)), _EM, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(str(_FOLDER / f"{face}.ttf"), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _drawing(character: str, face: str) -> Image.Image | None:

@@ -6,25 +6,66 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
-from dietcl.files import IMAGES, MANIFEST
 from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
-from dietcl.streams.sources.variation import DRIFTING, STILL, Drift, Variation
+from dietcl.streams.sources.reader import StreamDefaults
 
 VERSION = 2  # raise it when the code chooses other characters or draws other pixels from the same options
 LIBRARIES = ("matplotlib", "numpy", "pillow")  # their versions may change pixels too
 LEAST, MOST = 16, 256  # pixels
-_BLOCK = 256  # images drawn at once
+
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn:
-    """What the sources of drawn characters share."""
+class Variation:
+    """Ranges of independent uniform draws, one per image; lengths are parts of the image's side unless said."""
 
-    name: ClassVar[str]
-    recipe: ClassVar[Literal["class", "time", "data"]] = "class"
-    time_steps: ClassVar[int] = 20  # unless told otherwise
-    label_rate: ClassVar[float] = 0.02
-    mirror: ClassVar[bool] = False  # a mirrored character is another character
+    rotation: Range = (-8.0, 8.0)  # degrees
+    shear: Range = (-0.15, 0.15)
+    scale: Range = (0.85, 1.05)
+    aspect: Range = (-0.1, 0.1)  # natural logarithm of width over height
+    shift_x: Range = (-0.05, 0.05)
+    shift_y: Range = (-0.05, 0.05)
+    weight: Range = (-0.4, 1.0)  # -1: half a pixel of 32 thinner on each side of a stroke; 1: as much bolder
+    left_gap: Range = (0.72, 1.5)  # to the centre of the neighbouring character; out of sight from about 1
+    right_gap: Range = (0.72, 1.5)
+    polarity: Range = (-1.0, -0.1)  # below 0: dark ink on bright paper; above: bright on dark
+    contrast: Range = (0.3, 0.8)  # between ink and paper, of the brightness scale
+    brightness: Range = (0.0, 1.0)  # where ink and paper lie in what the contrast leaves of the scale
+    blur: Range = (0.2, 1.0)  # standard deviation in pixels of 32
+    specks: Range = (0.0, 0.006)  # share of the pixels with a speck of ink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """What is added to a draw as time goes from 0 to 1: (amplitude, half waves), from -amplitude at time 0."""
+
+    shear: Range = (0.4, 1.0)
+    weight: Range = (0.6, 2.0)
+    polarity: Range = (1.1, 1.0)
+    contrast: Range = (-0.15, 2.0)
+    brightness: Range = (0.3, 3.0)
+    blur: Range = (0.3, 2.0)
+    specks: Range = (0.004, 1.0)
+
+
+STILL = Variation()
+DRIFTING = Variation(
+    shear=(-0.1, 0.1),
+    polarity=(-1.0, 1.0),
+    weight=(-0.1, 0.5),
+    contrast=(0.4, 0.65),
+    blur=(0.4, 0.8),
+    specks=(0.002, 0.006),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnGlyphs(StreamDefaults):
+    """Options of every source of drawn characters."""
+
+    label_rate = 0.02
+    mirror = False  # a mirrored character is another character
     pool: ClassVar[Literal["glyphs", "upstream"]] = "glyphs"
     variation: ClassVar[Variation] = STILL
     drift: ClassVar[Drift | None] = None
@@ -54,57 +95,27 @@ class _Drawn:
             "drift": asdict(self.drift) if self.drift else None,
             "versions": [VERSION, *(version(library) for library in LIBRARIES)],
         }
-        return prepare_pack(cache, self.name, facts, lambda folder: self._draw(folder, cache, progress))
+        return prepare_pack(cache, self.name, facts, lambda folder: self._fill(folder, cache, progress))
 
-    def _draw(self, folder: Path, cache: Path, progress: Progress | None) -> None:
-        import numpy as np
+    def _fill(self, folder: Path, cache: Path, progress: Progress | None) -> None:
+        from dietcl.streams.sources.builtin.pack_images import draw_glyphs
 
-        from dietcl.streams.manifest import write_manifest
-        from dietcl.streams.sources.builtin.glyphs.characters import characters, choose
-        from dietcl.streams.sources.builtin.glyphs.render import render
-
-        pool = getattr(characters(cache), self.pool)
-        if self.classes > len(pool):
-            raise UserError(
-                f"--source.classes {self.classes}: {self.name} has {len(pool)} characters to choose from; give fewer"
-            )
-        chosen = choose(pool, self.classes, self.seed)
-        places = [("train", i) for i in range(self.per_class)] + [("test", i) for i in range(self.test_per_class)]
-        total = len(chosen) * len(places)
-        images = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, (total, self.size, self.size))
-        times = np.empty(total)
-        for first, character in zip(range(0, total, len(places)), chosen, strict=True):
-            for start in range(0, len(places), _BLOCK):
-                keys = [(self.seed, self.name, character, *place) for place in places[start : start + _BLOCK]]
-                rows = slice(first + start, first + start + len(keys))
-                images[rows], times[rows] = render(character, keys, self.size, self.variation, self.drift)
-            if progress:
-                progress(first + len(places), total)
-        images.flush()
-        columns = {
-            "id": [f"{ord(character):04X}-{split}-{i}" for character in chosen for split, i in places],
-            "file": [IMAGES] * total,
-            "offset": range(total),
-            "label": [f"U+{ord(character):04X} {character}" for character in chosen for _ in places],
-            "time": times if self.drift else [None] * total,
-            "split": [split for _ in chosen for split, _ in places],
-        }
-        write_manifest(folder / MANIFEST, columns)
+        draw_glyphs(self, folder, cache, progress)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glyphs(_Drawn):
+class Glyphs(DrawnGlyphs):
     """Characters of many scripts in varied faces, poses, inks and papers; 2,000 and more classes."""
 
-    name: ClassVar[str] = "glyphs"
+    name = "glyphs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlyphsDrift(_Drawn):
+class GlyphsDrift(DrawnGlyphs):
     """The same characters all the time while ink, paper and scanner drift."""
 
-    name: ClassVar[str] = "glyphs-drift"
-    recipe: ClassVar[Literal["class", "time", "data"]] = "time"
+    name = "glyphs-drift"
+    recipe = "time"
     variation: ClassVar[Variation] = DRIFTING
     drift: ClassVar[Drift | None] = Drift()
 
@@ -114,10 +125,10 @@ class GlyphsDrift(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlyphsUpstream(_Drawn):
+class GlyphsUpstream(DrawnGlyphs):
     """Other characters, none of which looks like a class of the other streams, to pre-train on."""
 
-    name: ClassVar[str] = "glyphs-upstream"
+    name = "glyphs-upstream"
     pool: ClassVar[Literal["glyphs", "upstream"]] = "upstream"
 
     classes: int = 1500

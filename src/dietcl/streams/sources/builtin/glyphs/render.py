@@ -10,7 +10,7 @@ from PIL import Image
 
 from dietcl.rng import Part, numpy_generator
 from dietcl.streams.sources.builtin.glyphs.fonts import Mask, coverage, mask
-from dietcl.streams.sources.variation import Drift, Variation
+from dietcl.streams.sources.builtin.glyphs.glyphs import Drift, Variation
 
 Images = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -1,0 +1,110 @@
+"""`dietcl evaluate`: measure the model of a run on other images, by class."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dietcl.cli.config_options import parse
+from dietcl.errors import UserError
+from dietcl.report.confusion import ClassRow
+
+DESCRIPTION = """Measure the model of a run on the labeled images of a manifest: accuracy by class and what is confused.
+
+Examples:
+  dietcl evaluate runs/photos data/new-photos/manifest.parquet
+  dietcl evaluate runs/photos data/photos/manifest.parquet --split train --out measured
+  dietcl evaluate runs/photos data/new-photos/manifest.parquet --json
+
+`dietcl data prepare` makes a manifest of a folder or a table. Writes evaluation.html and evaluation.json into --out."""
+
+WORST = 10  # classes that the terminal shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which model is measured on which images, and where the page goes."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of a finished run."""
+    manifest: Annotated[Path, tyro.conf.Positional] = Path()
+    """Manifest (.parquet) with labels."""
+    split: Literal["auto", "train", "test", "all"] = "auto"
+    """Images to measure on; auto: the test split, or all if that has no label."""
+    out: Path | None = None
+    """Folder of the page and the numbers (RUN/evaluation-NAME by default)."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+    threads: int | None = None
+    """CPU threads (all cores by default)."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the model, print the worst classes and write the page."""
+    options = parse(Options(), arguments, "dietcl evaluate", DESCRIPTION)
+    if not options.run.parts or not options.manifest.parts:
+        raise UserError("evaluate: give the folder of a run, then a manifest; `dietcl evaluate --help` has examples")
+    if options.manifest.suffix != ".parquet":
+        raise UserError(
+            f"{options.manifest}: is no manifest (.parquet); make one of it: dietcl data prepare {options.manifest}"
+        )
+    from dietcl.engine.device import set_threads
+    from dietcl.measure import Measurement, measure
+    from dietcl.model import load_model
+    from dietcl.report.evaluation import write_evaluation
+
+    set_threads(options.threads)
+    console = Console(stderr=True)
+    columns = (TextColumn("classifying"), BarColumn(), MofNCompleteColumn(), TextColumn("images"))
+    bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+    with bars:
+        bar = bars.add_task("", total=None)
+        found: Measurement = measure(
+            load_model(options.run, options.device),
+            options.manifest,
+            options.split,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    name = options.manifest.parent.name or options.manifest.stem
+    page = write_evaluation(
+        options.out or options.run / f"evaluation-{name}",
+        title=f"{options.run.name} on {name}",
+        description=f"{found.confusion.total:,} labeled images of {options.manifest}",
+        confusion=found.confusion,
+        examples=found.examples,
+    )
+    if options.json:
+        print(json.dumps({"accuracy": found.accuracy, "page": str(page), **found.confusion.as_json()}))
+    else:
+        _show(found.confusion.right, found.confusion.total, found.confusion.by_class()[:WORST])
+        print(f"page: {page}")
+    for sentence in _remarks(found.unreadable, found.unknown_classes):
+        print(sentence, file=sys.stderr)
+    return 0
+
+
+def _show(right: int, total: int, worst: list[ClassRow]) -> None:
+    table = Table(box=None, pad_edge=False, title=f"{right:,} of {total:,} right ({right / total:.1%}); worst classes")
+    for heading in ("class", "right", "of", "most often taken for"):
+        table.add_column(heading, justify="right" if heading in ("right", "of") else "left")
+    for row in worst:
+        taken = "" if row.taken_for is None else f"{row.taken_for.predicted} ({row.taken_for.count:,})"
+        table.add_row(Text(row.name), f"{row.right:,}", f"{row.total:,}", Text(taken))
+    Console().print(table)
+
+
+def _remarks(unreadable: tuple[str, ...], unknown: tuple[str, ...]) -> list[str]:
+    said = [f"cannot be read, and left out: {sentence}" for sentence in unreadable]
+    if unknown:
+        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        said.append(f"the model does not know {names}; their images count as wrong")
+    return said

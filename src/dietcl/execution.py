@@ -1,0 +1,60 @@
+"""How a run is carried out, apart from what it computes; free of torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dietcl.budget.budget import Budget
+from dietcl.errors import UserError
+from dietcl.streams.options import BAD_SHARE
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where and how a run is carried out; device, precision and threads change the rounding, nothing else does."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+    threads: int | None = None
+    """CPU threads (all cores by default)."""
+    precision: Precision = "auto"
+    """What the network computes in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
+    fresh: bool = False
+    """Start over if the folder holds a run."""
+    bad_images: float = BAD_SHARE
+    """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
+    checkpoint_every: int = 100
+    """Updates between checkpoints; the end of every time step is one, too."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints, if that comes first."""
+    keep_checkpoints: int = 2
+    """How many checkpoints to keep; a damaged one leaves those before it."""
+    stop_after: str | None = None
+    """Save and stop after this time, such as 2h, with exit code 75 (0 if torchrun or srun started several
+    processes); the same command goes on."""
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"--threads {self.threads}: give at least 1, or leave it out for all cores")
+        if not self.checkpoint_minutes > 0:
+            raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: give a number above 0")
+        if not 0 <= self.bad_images <= 1:
+            raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
+        self.time_limit  # noqa: B018 (it refuses what is no time)
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds after which the run saves itself and stops; None: never."""
+        if self.stop_after is None:
+            return None
+        try:
+            limit = Budget.parse(self.stop_after)
+        except UserError:
+            limit = None
+        if limit is None or limit.unit != "seconds":
+            raise UserError(f"--stop-after {self.stop_after}: give a time such as 2h, 15min, 90s or 1h30min")
+        return limit.amount

@@ -1,0 +1,104 @@
+"""Measures a model on the labeled images of a manifest, by class."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dietcl.errors import UserError
+from dietcl.model import Model
+from dietcl.report.confusion import Confusion, Examples
+from dietcl.streams.index import Index, open_manifest
+from dietcl.streams.manifest import SPLITS
+from dietcl.streams.storage import Storage
+
+Split = Literal["auto", "train", "test", "all"]
+_EXAMPLES = 4  # images kept of each of the most frequent mistakes
+_MISTAKES = 12
+_CHUNK = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """How a model classifies the images of a manifest."""
+
+    confusion: Confusion
+    examples: Examples
+    """Images of the most frequent mistakes."""
+    unreadable: tuple[str, ...]
+    unknown_classes: tuple[str, ...]
+    """Classes of the manifest that the model does not know; their images count as wrong."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the images that are classified correctly."""
+        return self.confusion.right / self.confusion.total
+
+
+def measure(
+    model: Model, manifest: Path, split: Split = "auto", progress: Callable[[int, int], None] = lambda done, total: None
+) -> Measurement:
+    """Classify the labeled images of a manifest: of its test split, or all of them if that has no label."""
+    index = open_manifest(manifest)
+    rows = _rows(index, manifest, split)
+    numbers = {name: number for number, name in enumerate(model.classes)}
+    number_of_code = np.array([numbers.get(name, -1) for name in index.classes], np.int64)
+    storage = Storage(index, model.image_size, bad_share=1.0)
+    predicted = np.full(len(rows), -1, np.int64)
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        predicted[part] = model.scores(storage.read(rows[part])).argmax(1).cpu().numpy()
+        progress(min(start + _CHUNK, len(rows)), len(rows))
+    good = ~np.isin(rows, list(storage.bad))
+    if not good.any():
+        raise UserError(
+            f"{manifest}: none of its {len(rows)} labeled images can be read; `dietcl data check` lists why"
+        )
+    rows, predicted = rows[good], predicted[good]
+    truth = number_of_code[index.label[rows]]
+    cells, count = np.unique(np.stack([truth, predicted]), axis=1, return_counts=True)
+    confusion = Confusion(model.classes, cells[0], cells[1], count)
+    codes = np.unique(index.label[rows])
+    return Measurement(
+        confusion,
+        _examples(confusion, storage, rows, truth, predicted),
+        tuple(storage.describe(row) for row in storage.bad),
+        tuple(index.classes[code] for code in codes if number_of_code[code] < 0),
+    )
+
+
+def _rows(index: Index, manifest: Path, split: Split) -> npt.NDArray[np.int64]:
+    """Return the rows that have a label, of the split that is asked for."""
+    has_label = index.label >= 0
+    chosen = "test" if split == "auto" and (has_label & (index.split == SPLITS.index("test"))).any() else split
+    if chosen in SPLITS:
+        has_label = has_label & (index.split == SPLITS.index(chosen))
+    rows = np.flatnonzero(has_label)
+    if not len(rows):
+        where = "" if chosen in ("auto", "all") else f" in the split {chosen}"
+        raise UserError(f"{manifest}: no image{where} has a label, so there is nothing to measure; label some")
+    return rows
+
+
+def _examples(
+    confusion: Confusion,
+    storage: Storage,
+    rows: npt.NDArray[np.int64],
+    truth: npt.NDArray[np.int64],
+    predicted: npt.NDArray[np.int64],
+) -> Examples:
+    numbers = {name: number for number, name in enumerate(confusion.classes)}
+    chosen: list[int] = []
+    labels: list[str] = []
+    answers: list[str] = []
+    for mistake in confusion.mistakes(_MISTAKES):
+        is_one = (truth == numbers.get(mistake.truth, -1)) & (predicted == numbers.get(mistake.predicted, -1))
+        found = np.flatnonzero(is_one)[:_EXAMPLES].tolist()
+        chosen += found
+        labels += [mistake.truth] * len(found)
+        answers += [mistake.predicted] * len(found)
+    images = storage.read(rows[np.array(chosen, np.int64)]).permute(0, 2, 3, 1).numpy()
+    return Examples(images, tuple(labels), tuple(answers))

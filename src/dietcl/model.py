@@ -1,0 +1,294 @@
+"""A trained model: all that a run needs to answer, kept as model.safetensors and model.json, without pickle."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dietcl import __version__
+from dietcl.budget.budget import Budget
+from dietcl.budget.cost import CostModel
+from dietcl.budget.ledger import Ledger
+from dietcl.engine.device import pick_device, pick_precision
+from dietcl.engine.learner import Learner
+from dietcl.errors import UserError, reason
+from dietcl.execution import Precision
+from dietcl.files import write_bytes, write_json
+from dietcl.launch import cores
+from dietcl.methods import METHODS, method_class, method_config
+from dietcl.methods.base import Method
+from dietcl.models.net import Net
+from dietcl.models.network import build_network
+from dietcl.models.presets import ModelConfig
+from dietcl.streams.augment import normalize
+from dietcl.streams.decode import Unreadable
+from dietcl.streams.image_input import ImageInput, to_pixels
+from dietcl.streams.options import MEAN, STD
+from dietcl.streams.storage import squares
+
+DESCRIPTION, TENSORS = "model.json", "model.safetensors"
+FORMAT = 1
+BATCH = 64
+_AT_ONCE = 16  # images that a thread decodes at a time: handing over each by itself would take as long as a small one
+_NEEDED = ("format", "method", "method_config", "model", "classes", "seed", "cost", "tensors", "digest")
+_MODULES, _STATE = "modules/", "method/"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of one image, the best first."""
+
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """The most probable class."""
+        return self.classes[0]
+
+    @property
+    def probability(self) -> float:
+        """The probability of the most probable class."""
+        return self.probabilities[0]
+
+
+class Model:
+    """Classifies images as the run did that it comes from."""
+
+    def __init__(self, description: dict[str, Any], net: Net, ledger: Ledger, method: Method) -> None:
+        self.description = description
+        self.classes: tuple[str, ...] = tuple(description["classes"])
+        self.image_size: int = description["model"]["image_size"]
+        self._shape = (3, self.image_size, self.image_size)
+        self._net, self._ledger, self._method = net, ledger, method
+
+    def __repr__(self) -> str:
+        encoder, method = self.description["model"]["encoder"], self.description["method"]
+        return f"Model({method}, {encoder} at {self.image_size} px, {len(self.classes)} classes)"
+
+    def predict(self, images: ImageInput | Iterable[ImageInput], top: int = 1, batch: int = BATCH) -> list[Prediction]:
+        """Return the most probable classes of each image; one that cannot be read raises UserError."""
+        found: list[Prediction] = []
+        for image, prediction in self.iterate(_each(images), top, batch):
+            if isinstance(prediction, Unreadable):
+                raise UserError(f"{_title(image, len(found))}: {prediction}")
+            found.append(prediction)
+        return found
+
+    def probabilities(self, images: ImageInput | Iterable[ImageInput], batch: int = BATCH) -> npt.NDArray[np.float32]:
+        """Return the probability of every class [images, classes], in the order of `classes`."""
+        every = self.predict(images, len(self.classes), batch)
+        number = {name: i for i, name in enumerate(self.classes)}
+        table = np.zeros((len(every), len(self.classes)), np.float32)
+        for row, prediction in zip(table, every, strict=True):
+            row[[number[name] for name in prediction.classes]] = prediction.probabilities
+        return table
+
+    def iterate(
+        self, images: Iterable[ImageInput], top: int = 1, batch: int = BATCH
+    ) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
+        """Yield each image with its prediction, or why it cannot be read; the next batch is decoded meanwhile."""
+        if top < 1 or batch < 1:
+            raise UserError(f"top {top}, batch {batch}: give at least 1")
+        waiting = iter(images)
+        with ThreadPoolExecutor(cores(), thread_name_prefix="decode") as pool:
+            ahead = self._decode(pool, list(islice(waiting, batch)))
+            while ahead.images:
+                current, ahead = ahead, self._decode(pool, list(islice(waiting, batch)))
+                yield from self._answer(current, top)
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size]."""
+        with self._ledger.free(), torch.no_grad():
+            return self._method.predict(self._net, normalize(images.to(self._net.device))).float()
+
+    def _decode(self, pool: ThreadPoolExecutor, images: list[ImageInput]) -> "_Decoding":
+        squares_BCHW = torch.empty((len(images), *self._shape), dtype=torch.uint8)
+        parts = [slice(start, start + _AT_ONCE) for start in range(0, len(images), _AT_ONCE)]
+        return _Decoding(
+            images, squares_BCHW, [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
+        )
+
+    def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> list[Unreadable | None]:
+        """Write each image's square in the middle into its place; returns why there is none."""
+        failures: list[Unreadable | None] = [None] * len(images)
+        for i, image in enumerate(images):
+            if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == self._shape:
+                squares_BCHW[i] = image
+                continue
+            try:
+                squares_BCHW[i] = squares([to_pixels(image, self.image_size)], self.image_size)[0]
+            except Unreadable as failure:
+                failures[i] = failure
+        return failures
+
+    def _answer(self, decoding: "_Decoding", top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
+        failures = list(chain.from_iterable(part.result() for part in decoding.parts))
+        good = [i for i, failure in enumerate(failures) if failure is None]
+        squares_BCHW = decoding.squares_BCHW
+        answers = iter(self._best(squares_BCHW if len(good) == len(failures) else squares_BCHW[good], top))
+        for image, failure in zip(decoding.images, failures, strict=True):
+            yield image, next(answers) if failure is None else failure
+
+    def _best(self, squares_BCHW: Tensor, top: int) -> list[Prediction]:
+        if not len(squares_BCHW):
+            return []
+        scores_BC = self.scores(squares_BCHW)
+        # By the scores, and the first of equal ones, as in the evaluation of a run: probabilities may round to equals.
+        if top == 1:
+            best_BT = scores_BC.argmax(1, keepdim=True)
+        else:
+            best_BT = scores_BC.argsort(dim=1, descending=True, stable=True)[:, :top]
+        shares_BT = self._method.probabilities(scores_BC).gather(1, best_BT)
+        pairs = zip(best_BT.tolist(), shares_BT.tolist(), strict=True)
+        return [Prediction(tuple(self.classes[i] for i in row), tuple(shares)) for row, shares in pairs]
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """A batch of images, the squares that they become, and the work on them, which tells what cannot be read."""
+
+    images: list[ImageInput]
+    squares_BCHW: Tensor
+    parts: list[Future[list[Unreadable | None]]]
+
+
+def save_model(learner: Learner, folder: Path) -> None:
+    """Write all that the learner's method needs to answer into a folder."""
+    method, config = learner.method, learner.config
+    tensors = dict(learner.network.state_dict())
+    for name, module in method.predict_modules().items():
+        tensors |= {f"{_MODULES}{name}/{key}": value for key, value in module.state_dict().items()}
+    tensors |= {f"{_STATE}{name}": value for name, value in method.predict_state().items()}
+    data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, {"format": str(FORMAT)})
+    description = {
+        "format": FORMAT,
+        "dietcl": __version__,
+        "method": config.method,
+        "method_config": dataclasses.asdict(config.method_config),
+        "model": dataclasses.asdict(config.model),
+        "classes": list(learner.stream.classes[: learner.net.classes]),
+        "preprocessing": {
+            "crop": "the square in the middle",
+            "resize": "bilinear, antialiased",
+            "size": config.model.image_size,
+            "mean": MEAN,
+            "std": STD,
+        },
+        "seed": config.seed,
+        "cost": dataclasses.asdict(learner.ledger.cost),
+        "tensors": {name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()},
+        "digest": _digest(data),
+    }
+    write_bytes(folder / TENSORS, data)
+    write_json(folder / DESCRIPTION, description)
+
+
+def load_model(path: Path | str, device: str = "auto", precision: Precision = "auto") -> Model:
+    """Load the model of a run folder, or say what of it is missing."""
+    folder = _folder_of(Path(path))
+    description = _read_description(folder / DESCRIPTION)
+    tensors = _read_tensors(folder / TENSORS, description)
+    place = pick_device(device)
+    if description["method"] not in METHODS:
+        raise UserError(
+            f"{folder}: there is no method {description['method']}; import the file that registers it with "
+            "register_method before the model is loaded"
+        )
+    try:
+        model_config = ModelConfig(**description["model"])
+        options = dataclasses.replace(method_config(description["method"]), **description["method_config"])
+        method = method_class(description["method"])(options)
+        network = build_network(model_config, description["seed"]).to(place)
+        network.head.cosine_scale = method.cosine_scale
+        ledger = Ledger(Budget(1, "updates"), "images", 1, CostModel.from_json(description["cost"]))
+        net = Net(network, ledger, description["seed"], dict, lambda sentence: None, pick_precision(precision, place))
+        method.setup(net)
+        network.head.grow(len(description["classes"]), torch.Generator())
+        own = {name: value for name, value in tensors.items() if not name.startswith((_MODULES, _STATE))}
+        network.load_state_dict(own)
+        # First the state, because a method may need it to make its modules.
+        method.load_predict_state(_below(tensors, _STATE, place))
+        for name, module in method.predict_modules().items():
+            module.load_state_dict(_below(tensors, f"{_MODULES}{name}/", place))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"{folder}: its {DESCRIPTION} and {TENSORS} do not fit this version ({reason(error)})"
+        ) from None
+    return Model(description, net, ledger, method)
+
+
+def _folder_of(path: Path) -> Path:
+    if path.name in (DESCRIPTION, TENSORS):
+        path = path.parent
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; name a run folder, as `dietcl train` writes them")
+    if (path / DESCRIPTION).is_file():
+        return path
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path}: holds no model; name a run folder, as `dietcl train` writes them")
+    if (path / "finished").is_file():
+        raise UserError(f"{path}: is a run of an earlier version, which kept no model; train it again with --fresh")
+    raise UserError(f"{path}: the run is not finished, so it has no model yet; give its `dietcl train` command again")
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); train the run again with --fresh") from None
+    if not isinstance(found, dict) or (missing := [name for name in _NEEDED if name not in found]):
+        what = f"lacks {', '.join(missing)}" if isinstance(found, dict) else "is no JSON object"
+        raise UserError(f"{path}: {what}, so it is no whole model; train the run again with --fresh")
+    if found["format"] != FORMAT:
+        raise UserError(f"{path}: has format {found['format']}, and this version reads {FORMAT}; update dietcl")
+    return found
+
+
+def _read_tensors(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
+    advice = "so the model is not whole; train the run again with --fresh"
+    if not path.is_file():
+        raise UserError(f"{path}: is missing, {advice}")
+    try:
+        data = path.read_bytes()
+        tensors: dict[str, Tensor] = load(data)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}), {advice}") from None
+    if missing := [name for name in description["tensors"] if name not in tensors]:
+        raise UserError(f"{path}: lacks {', '.join(missing[:3])}, {advice}")
+    if _digest(data) != description["digest"]:
+        raise UserError(f"{path}: is damaged (its checksum is not the one in {DESCRIPTION}), {advice}")
+    return tensors
+
+
+def _below(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value.to(device) for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _each(images: ImageInput | Iterable[ImageInput]) -> Iterable[ImageInput]:
+    """Return the images one by one, where a single one was given too."""
+    is_single = isinstance(images, str | Path | bytes | Image.Image)
+    if isinstance(images, Tensor) or (isinstance(images, np.ndarray) and images.dtype.kind not in "OU"):
+        is_single = images.ndim < 4  # and a table's column of paths is no image
+    return [images] if is_single else images  # type: ignore[list-item, return-value]
+
+
+def _title(image: ImageInput, number: int) -> str:
+    return str(image) if isinstance(image, str | Path) else f"image {number}"

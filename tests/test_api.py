@@ -1,0 +1,190 @@
+"""The public interface: what `import dietcl` offers, from a folder of images to the predictions of a run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dietcl
+from dietcl.methods import METHODS
+from dietcl.methods.base import Phase, Term
+from dietcl.streams.options import Mix
+from helpers.photos import photo
+from helpers.runs import interrupt, outcome
+from test_model import SMALL, STREAM
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder of JPEGs, one folder a class."""
+    folder = tmp_path_factory.mktemp("photos") / "pets"
+    for number in range(48):
+        place = folder / f"class {number % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo(number, 3)).save(place / f"{number}.jpg", quality=95)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(blobs, tmp_path_factory) -> dietcl.Run:
+    return dietcl.train(blobs, "er", out=tmp_path_factory.mktemp("er") / "run", budget="6", **SMALL, **STREAM)
+
+
+def test_import_loads_neither_torch_nor_numpy():
+    code = "import dietcl, sys; assert not {'torch', 'numpy'} & sys.modules.keys(); print(*dir(dietcl))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    names = result.stdout.split()
+    assert {"open_stream", "train", "load", "Model", "Method", "register_method", "methods", "compare"} <= {*names}
+    assert all(hasattr(dietcl, name) for name in names)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        dietcl.trian  # noqa: B018
+
+
+def test_methods_lists_them_all():
+    assert [entry.name for entry in dietcl.methods()] == list(METHODS)
+
+
+def test_a_folder_of_jpegs_is_prepared_once_and_again_when_a_file_changes(photos, cache):
+    stream = dietcl.open_stream(photos, **STREAM)
+    assert Path(stream.name).is_relative_to(cache)
+    assert sorted(stream.classes) == ["class 0", "class 1", "class 2"]
+    assert sum(step.labeled + step.unlabeled + step.test for step in stream.steps) == 48
+    before = Path(stream.name).stat().st_mtime_ns
+    again = dietcl.open_stream(str(photos), **STREAM)
+    assert (again, Path(again.name).stat().st_mtime_ns) == (stream, before)
+    Image.fromarray(photo(48, 3)).save(photos / "class 0/48.jpg")
+    changed = dietcl.open_stream(photos, **STREAM)
+    assert changed.name != stream.name
+    assert sum(step.labeled + step.unlabeled + step.test for step in changed.steps) == 49
+
+
+def test_a_built_in_stream_is_not_mistaken_for_a_folder_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("glyphs").mkdir()
+    with pytest.raises(dietcl.UserError, match=r"tme_steps: .* did you mean time_steps"):
+        dietcl.open_stream("glyphs", tme_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"labelrate": 0.1}, "labelrate: there is no such option; did you mean label_rate?"),
+        ({"devise": "cpu"}, "devise: there is no such option; did you mean device?"),
+        ({"method": "dietcel"}, "dietcel: no such method; did you mean dietcl?"),
+        ({"preset": "huge"}, "huge: no such preset"),
+        ({"budget": "much"}, "much"),
+    ],
+)
+def test_a_wrong_option_gets_the_nearest_name(blobs, tmp_path, options, sentence):
+    with pytest.raises(dietcl.UserError, match=sentence):
+        dietcl.train(blobs, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_option_of_a_run_is_no_option_of_a_stream(blobs):
+    with pytest.raises(dietcl.UserError, match="device: is an option of a run"):
+        dietcl.open_stream(blobs, device="cpu")
+
+
+def test_a_run_tells_its_numbers_and_a_finished_one_is_returned_at_once(run, blobs):
+    assert run.finished
+    assert run.accuracy == run.counts["correct"][-1].sum() / run.counts["count"][-1].sum()
+    assert sum(row.total for row in run.by_class()) == run.confusion().total == 24
+    said: list[str] = []
+    again = dietcl.train(blobs, "er", out=run.path, budget="6", notify=said.append, **SMALL, **STREAM)
+    assert again.accuracy == run.accuracy
+    assert said == [f"{run.path}: finished before, so nothing was done"]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_end(run, blobs, tmp_path):
+    options = {**SMALL, **STREAM, "budget": "6", "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        dietcl.train(blobs, "er", progress=interrupt(2, 0.5), checkpoint_every=2, **options)
+    assert not dietcl.open_run(tmp_path / "run").finished
+    with pytest.raises(dietcl.UserError, match="not finished"):
+        dietcl.load(tmp_path / "run")
+    said: list[str] = []
+    dietcl.train(blobs, "er", notify=said.append, **options)
+    assert any("going on" in sentence for sentence in said)
+    assert outcome(tmp_path / "run")["weights"] == outcome(run.path)["weights"]
+
+
+def test_a_stream_of_options_goes_with_it_and_seeds_and_methods_are_compared(blobs, tmp_path):
+    stream = dietcl.open_stream(blobs, **STREAM)
+    found = dietcl.compare(stream, ["naive", "er:uniform"], seeds=2, out=tmp_path / "all", budget="2", **SMALL)
+    assert not found.failures
+    assert {(run.method, run.seed) for run in found.runs} == {(m, s) for m in ("naive", "er") for s in (0, 1)}
+    assert all(run.config["recipe"]["time_steps"] == 2 for run in found.runs)
+    assert len(found.rows()) == 2
+    means = [np.mean([run.accuracy for run in found.runs if run.method == m]) for m in ("naive", "er")]
+    assert found.runs[0].method == ("naive", "er")[int(np.argmax(means))] or means[0] == means[1]
+
+
+def test_equal_pictures_get_equal_answers_whatever_their_form(run, blobs, tmp_path):
+    model = dietcl.load(run.path, device="cpu")
+    pixels = np.load(blobs.parent / "images.npy")[-5:]
+    paths = [tmp_path / f"{i}.png" for i in range(5)]
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(image).save(path)
+    squares = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    expected = model.predict(paths, top=3)
+    assert len({prediction.probability for prediction in expected}) == 5
+    for images in (pixels, squares, squares.float() / 255, list(pixels), np.array([*map(str, paths)])):
+        assert model.predict(images, top=3) == expected
+    assert model.predict((path for path in paths), top=3) == expected
+    assert model.predict([]) == []
+    alone = model.predict(paths[0], top=3)  # a batch of another size rounds differently
+    assert alone[0].classes == expected[0].classes
+    assert alone[0].probabilities == pytest.approx(expected[0].probabilities)
+    for single in (str(paths[0]), pixels[0], squares[0], Image.open(paths[0]), paths[0].read_bytes()):
+        assert model.predict(single, top=3) == alone
+    lazy = Image.open(paths[0])  # loaded by several threads
+    assert {prediction.classes for prediction in model.predict([lazy] * 40, top=3)} == {alone[0].classes}
+
+
+def test_a_broken_image_is_named_or_passed_by(run, tmp_path):
+    model = dietcl.load(run.path, device="cpu")
+    broken, good = tmp_path / "broken.jpg", np.zeros((20, 30), np.uint8)
+    broken.write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(dietcl.UserError, match=r"broken\.jpg: not a readable image"):
+        model.predict([good, broken])
+    with pytest.raises(dietcl.UserError, match="image 1: an array of int64 is no image"):
+        model.predict([good, good.astype(np.int64)])
+    found = [answer for _, answer in model.iterate([good, broken, good], batch=2)]
+    assert found[0] == found[2] == model.predict(good)[0]
+    assert "not a readable image" in str(found[1])
+    with pytest.raises(dietcl.UserError, match="top 0"):
+        model.predict(good, top=0)
+
+
+def test_a_registered_method_trains_and_loads_where_it_is_registered(blobs, tmp_path):
+    known = dict(METHODS)
+
+    @dietcl.register_method("fine_tune")
+    class FineTune(dietcl.Method):
+        """Fine-tunes."""
+
+        def next_phase(self, step, done, remaining):
+            return None if done else Phase(name="all", mix=Mix(labeled=1))
+
+        def losses(self, net, phase, batch):
+            (logits,) = net.logits(batch.labeled)
+            yield Term("labeled", batch.labeled.cross_entropy(logits))
+
+    try:
+        run = dietcl.train(blobs, "fine_tune", out=tmp_path / "run", budget="2", **SMALL, **STREAM)
+        images = np.load(blobs.parent / "images.npy")[-24:]
+        assert len(run.model("cpu").predict(images)) == 24
+    finally:
+        METHODS.clear()
+        METHODS.update(known)
+    with pytest.raises(dietcl.UserError, match=r"no method fine_tune; .* register_method"):
+        dietcl.load(run.path)

@@ -1,0 +1,100 @@
+"""`dietcl predict` and `dietcl evaluate`, on a run of real images."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import dietcl
+from dietcl.cli.main import main
+from helpers.runs import run as carry_out
+from helpers.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def finished(blobs, tmp_path_factory):
+    """A finished run of the colored squares, and a folder of new pictures, one of them broken."""
+    place = tmp_path_factory.mktemp("predict")
+    carry_out(tiny_config(blobs, "linear_probe", budget="9"), place / "run")
+    generator = np.random.default_rng(1)
+    (place / "new" / "deeper").mkdir(parents=True)
+    for name in ("a.jpg", "b.png", "deeper/c.jpg"):
+        Image.fromarray(generator.integers(0, 255, (40, 30, 3), dtype=np.uint8)).save(place / "new" / name)
+    (place / "new" / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
+    return place
+
+
+def predict(capsys, *arguments):
+    """Run the verb; returns its exit code, standard output and standard error."""
+    code = main(["predict", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_files_folders_and_patterns_are_classified_and_broken_ones_listed(finished, capsys):
+    new = finished / "new"
+    code, out, err = predict(capsys, finished / "run", new, "--csv", "--top", "2")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    names = [row["file"].removeprefix(f"{new}/") for row in rows]
+    assert names == ["a.jpg", "b.png", "broken.jpg", "deeper/c.jpg"]
+    assert [bool(row["error"]) for row in rows] == [False, False, True, False]
+    assert "1 of 4 images could not be read" in err
+    assert f"{new}/broken.jpg" in err
+    answers = dietcl.load(finished / "run").predict([new / "a.jpg", new / "b.png", new / "deeper/c.jpg"], top=2)
+    good = [row for row in rows if not row["error"]]
+    assert [(row["class_1"], row["class_2"]) for row in good] == [answer.classes for answer in answers]
+    assert [float(row["probability_1"]) for row in good] == pytest.approx([a.probability for a in answers], abs=1e-6)
+    _, of_pattern, _ = predict(capsys, finished / "run", f"{new}/**/*.jpg", "--csv", "--top", "2")
+    assert [row for row in rows if row["file"].endswith(".jpg")] == list(csv.DictReader(io.StringIO(of_pattern)))
+
+
+def test_a_list_on_standard_input_and_json_lines(finished, capsys, monkeypatch):
+    paths = [str(finished / "new" / name) for name in ("b.png", "broken.jpg")]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*paths, ""])))
+    code, out, _ = predict(capsys, finished / "run", "-", "--json", "--top", "99")
+    one, other = map(json.loads, out.splitlines())
+    assert code == 0
+    assert (one["file"], other["file"]) == tuple(paths)
+    assert sum(entry["probability"] for entry in one["classes"]) == pytest.approx(1)
+    assert len(one["classes"]) == len(dietcl.load(finished / "run").classes)
+    assert "error" in other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{run}"], "give images to classify"),
+        (["{run}", "nowhere"], "nowhere: no such file, folder or pattern"),
+        (["{new}", "{new}"], "holds no model"),
+        (["{run}", "{new}", "--top", "0"], "--top 0: give at least 1"),
+        (["{run}", "{new}", "--csv", "--json"], "give one of them"),
+        (["{run}", "{run}"], "the folder holds no image"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(finished, capsys, arguments, sentence):
+    places = {"run": finished / "run", "new": finished / "new"}
+    code, out, err = predict(capsys, *(argument.format(**places) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def test_nothing_but_broken_images_is_an_error(finished, capsys):
+    assert predict(capsys, finished / "run", finished / "new/broken.jpg")[0] == 2
+
+
+def test_evaluate_counts_what_the_run_counted(finished, blobs, capsys):
+    run = dietcl.open_run(finished / "run")
+    assert main(["evaluate", str(finished / "run"), str(blobs), "--json", "--out", str(finished / "page")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["accuracy"] == run.accuracy
+    assert (finished / "page/evaluation.html").is_file()
+    expected = {(row.name, row.right, row.total) for row in run.by_class()}
+    assert main(["evaluate", str(finished / "run"), str(blobs), "--out", str(finished / "page")]) == 0
+    table = capsys.readouterr().out
+    assert all(name in table for name, *_ in expected)
+    assert main(["evaluate", str(finished / "run"), "photos"]) == 2
+    assert "dietcl data prepare photos" in capsys.readouterr().err
