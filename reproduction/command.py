@@ -105,16 +105,18 @@ def _reproduce(arguments: list[str]) -> int:
     from reproduction.study import Missing, Study
 
     console = _console()
-    say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
-    folder, pool = options.out / options.stream, _pool(options, say)
+    notify = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+    folder, pool = options.out / options.stream, _pool(options, notify)
     with disk_errors(options.out), _bars() as report:
-        study = Study(options.stream, options.out, options.scratch, options.data, pool, report, say)
+        study = Study(options.stream, options.out, options.scratch, options.data, pool, report, notify)
         for name, suite in suites.items():
             carried = study.measure(suite, options.seeds)
             if not study.has_run:
-                say(f"{name}: every run is in {folder} already, and none was carried out; another --out repeats them")
+                notify(
+                    f"{name}: every run is in {folder} already, and none was carried out; another --out repeats them"
+                )
             for result in (result for entry in carried for result in entry.results if result.failure):
-                say(f"left out: {result.key} diverged ({result.failure})")
+                notify(f"left out: {result.key} diverged ({result.failure})")
             finished = Study(options.stream, options.out)  # which looks up, and searches nothing for what was not asked
             try:
                 found, measured = finished.found(SUITES[name])
@@ -122,7 +124,7 @@ def _reproduce(arguments: list[str]) -> int:
                 raise UserError(f"{name}: every run diverged, so that there is nothing to show") from None
             for sheet in publish(finished, name, found, measured, folder):
                 console.print(sheet.table(), "")
-            say(f"page: {folder / name}.html")
+            notify(f"page: {folder / name}.html")
     return 0
 
 
@@ -133,7 +135,7 @@ def _console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-def _pool(options: Options, say: Callable[[str], None]) -> WorkPool:
+def _pool(options: Options, notify: Callable[[str], None]) -> WorkPool:
     from reproduction.run_cache import folder_of
 
     return work_pool(
@@ -142,7 +144,7 @@ def _pool(options: Options, say: Callable[[str], None]) -> WorkPool:
         options.jobs,
         folder=options.scratch / ".jobs",
         progress_of=lambda cell: steps_finished(folder_of(cell, options.scratch / options.stream)),
-        notify=say,
+        notify=notify,
     )
 
 

@@ -82,12 +82,12 @@ class Study:
         data: Path | None = None,
         pool: WorkPool | None = None,
         report: Report = lambda *told: None,
-        say: Callable[[str], None] = lambda sentence: None,
+        notify: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.name, self.dataset, self.data = name, dataset_named(name), data
         self.cells = RunCache(out / name / "cells.jsonl")
         self.searched = RunCache(out / name / "search.jsonl")
-        self._scratch, self._pool, self._report, self._say = scratch / name, pool, report, say
+        self._scratch, self._pool, self._report, self._notify = scratch / name, pool, report, notify
         self._chosen: dict[str, Trial] = {}
         self.has_run = False
         """Whether the last suite needed anything that was not there."""
@@ -278,7 +278,7 @@ class Study:
         ]
         make_folder(self._scratch, "choose another --scratch")
         self.has_run = True
-        with locked(store.path.parent, self._say):
+        with locked(store.path.parent, self._notify):
             run_cells(ready, store, self._scratch, self._pool, lambda done, total: self._report(title, done, total))
 
     def _claim(self, manifest: Path) -> None:

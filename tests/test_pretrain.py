@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dietcl.config import Pretraining
-from dietcl.engine.pretrain import pretrain
+from dietcl.engine.pretraining_loop import pretrain
 from dietcl.errors import UserError
 from dietcl.streams.index import open_manifest
 from helpers.tiny import MODEL
@@ -74,7 +74,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(blobs, tmp_
     _, last = sorted((tmp_path / "out/checkpoints").iterdir())
     last.write_bytes(last.read_bytes()[:-1])
     said, made = [], []
-    again = run(blobs, tmp_path / "out", progress=lambda fraction, loss: made.append(fraction), say=said.append)
+    again = run(blobs, tmp_path / "out", progress=lambda fraction, loss: made.append(fraction), notify=said.append)
     assert len(made) == 1  # after update 6, the checkpoint before the last
     assert last.name in said[0]
     assert all(torch.equal(whole[name], again[name]) for name in whole)

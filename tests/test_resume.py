@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_with_other_threads_says_so(config, tmp_path):
         run(config, tmp_path / "run", interrupt(2, 0.3))
     path, said = tmp_path / "run/environment.json", []
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 7}))
-    run(config, tmp_path / "run", say=said.append)
+    run(config, tmp_path / "run", notify=said.append)
     assert f"{tmp_path / 'run'}: was begun with threads 7, so it rounds differently from here on" in said
 
 
@@ -51,7 +51,7 @@ def test_a_run_without_its_checkpoints_says_that_it_begins_anew(config, uninterr
         run(config, tmp_path / "run", interrupt(2, 0.3))
     shutil.rmtree(tmp_path / "run/checkpoints")
     said = []
-    run(config, tmp_path / "run", say=said.append)
+    run(config, tmp_path / "run", notify=said.append)
     assert f"{tmp_path / 'run'}: was begun, but has no checkpoint, so it begins anew" in said
     assert outcome(tmp_path / "run") == uninterrupted
 
@@ -253,13 +253,13 @@ def test_fresh_never_removes_a_folder_that_is_no_run(config, tmp_path):
 
 def test_a_run_says_what_it_does(config, tmp_path):
     said = []
-    run(config, tmp_path / "run", say=said.append)
+    run(config, tmp_path / "run", notify=said.append)
     assert said == []
-    run(config, tmp_path / "run", say=said.append)
+    run(config, tmp_path / "run", notify=said.append)
     assert said == [f"{tmp_path / 'run'}: finished before, so nothing was done"]
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "other", interrupt(2, 0.3))
-    run(config, tmp_path / "other", say=said.append)
+    run(config, tmp_path / "other", notify=said.append)
     assert said[1:] == [f"{tmp_path / 'other'}: going on after time step 1"]
 
 

@@ -31,7 +31,7 @@ def test_the_checkpoint_before_a_damaged_one_leads_to_the_same_end(config, unint
     _, newest = interrupted(config, tmp_path / "run")
     newest.write_bytes(damage(newest.read_bytes()))
     said = []
-    run(config, tmp_path / "run", say=said.append)
+    run(config, tmp_path / "run", notify=said.append)
     assert newest.name in said[0]
     assert "the checkpoint before it is used" in said[0]
     assert "going on in time step 2, after update 1" in said[1]
@@ -154,7 +154,7 @@ except UserError as error:
     print(sorted(path.name for path in (disk / "run/checkpoints").iterdir()))
     ballast.unlink()
     said = []
-    execute(config, disk / "run", Execution(device="cpu", checkpoint_every=1), say=said.append)
+    execute(config, disk / "run", Execution(device="cpu", checkpoint_every=1), notify=said.append)
     print(said)
     import shutil
     shutil.copytree(disk / "run", sys.argv[5])

@@ -313,7 +313,7 @@ def test_headers_that_claim_gigabytes(
 
     monkeypatch.setattr(FileRoot, "open", watched)
     problems: list[list[Any]] = []
-    rows: Any = SimpleNamespace(place=FileRoot.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
+    rows: Any = SimpleNamespace(file_root=FileRoot.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
     assert len(list(samples("a.tar", [], rows))) == (0 if first else 1)
     sentence = "the archive cannot be read from here on (headers of more than 1,048,576 bytes)"
     assert problems == [["a.tar", 0 if first else 1, sentence]]

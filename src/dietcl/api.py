@@ -149,7 +149,7 @@ def train_config(
     folder = default_folder(config) if out is None else Path(out)
     if how.threads is not None:
         set_threads(how.threads)
-    execute(config, folder, how, progress=progress, say=notify)
+    execute(config, folder, how, progress=progress, notify=notify)
     return open_run(folder)
 
 

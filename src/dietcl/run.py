@@ -42,7 +42,7 @@ from dietcl.streams.stream import Stream, remarks
 from dietcl.streams.stream_cache import cached_stream
 
 Progress = Callable[[int, float], None]
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class EventRecorder:
@@ -50,9 +50,9 @@ class EventRecorder:
 
     event_log: EventLog | None = None
 
-    def __init__(self, progress: Progress, say: Say) -> None:
+    def __init__(self, progress: Progress, notify: Notify) -> None:
         self.progress = progress
-        self.say = say
+        self.notify = notify
 
     def event(self, event: str, **fields: object) -> None:
         """Write an event down."""
@@ -81,7 +81,7 @@ def execute(
     execution: Execution = Execution(),  # noqa: B008 (it is frozen)
     *,
     progress: Progress = lambda t, fraction: None,
-    say: Say = lambda sentence: None,
+    notify: Notify = lambda sentence: None,
     world: World | None = None,
 ) -> None:
     """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless told otherwise.
@@ -90,7 +90,7 @@ def execute(
     """
     world, timer, fresh = world or World(), Timer(execution.time_limit), execution.fresh
     if not world.is_first:
-        progress, say = (lambda t, fraction: None), (lambda sentence: None)
+        progress, notify = (lambda t, fraction: None), (lambda sentence: None)
     with world.in_turn():
         stream, index = stream_of(config, progress)
     if not stream.classes:
@@ -105,23 +105,25 @@ def execute(
         raise UserError(
             f"--precision {execution.precision}: is {kind} on one device and {others[0]} on another; choose one"
         )
-    mine = identity(config, stream, kind)
-    if world.first(lambda: _is_done(mine, folder, fresh)):
-        say(f"{folder}: finished before, so nothing was done")
+    run_identity = identity(config, stream, kind)
+    if world.first(lambda: _is_done(run_identity, folder, fresh)):
+        notify(f"{folder}: finished before, so nothing was done")
         return
     for remark in remarks(stream, index):
-        say(f"{config.stream}: {remark}")
+        notify(f"{config.stream}: {remark}")
     micro_batches = config.training.batch // config.training.micro_batch
     if world.size > micro_batches:
-        say(f"{world.size} processes share {micro_batches} micro-batches an update; a smaller --micro-batch gives more")
+        notify(
+            f"{world.size} processes share {micro_batches} micro-batches an update; a smaller --micro-batch gives more"
+        )
     search = requested_search(config.method_config)
     if search:
         require_labels(config, search, stream)
-    recorder = EventRecorder(progress, say)
+    recorder = EventRecorder(progress, notify)
     stopped = Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
     learner = assemble(config, stream, equipment, recorder)
     # Only now: what cannot be started must neither claim the folder nor empty it.
-    with _claimed(mine | {"hash": config.hash()}, world, folder, fresh, say), listening(world, say):
+    with _claimed(run_identity | {"hash": config.hash()}, world, folder, fresh, notify), listening(world, notify):
         if search:
             found = _find_value(config, search, stream, equipment, folder, timer, recorder)
             if found is None:
@@ -130,36 +132,36 @@ def execute(
             learner = assemble(settled, stream, equipment, recorder)
             learner.ledger.book_search(found.spent)
         if world.is_first and (before := describe(learner, folder)):
-            say(f"{folder}: was begun with {' and '.join(before)}, so it rounds differently from here on")
+            notify(f"{folder}: was begun with {' and '.join(before)}, so it rounds differently from here on")
         checkpoints = Checkpoints(folder / CHECKPOINTS, execution.keep_checkpoints)
-        with _recording(recorder, folder, _take_up(learner, checkpoints, folder, say), world):
+        with _recording(recorder, folder, _take_up(learner, checkpoints, folder, notify), world):
             if not _learn(learner, folder, checkpoints, recorder, execution, timer):
                 raise stopped
         if world.is_first:
-            _finish(learner, folder, say)
+            _finish(learner, folder, notify)
 
 
-def _is_done(mine: dict[str, Any], folder: Path, fresh: bool) -> bool:
+def _is_done(run_identity: dict[str, Any], folder: Path, fresh: bool) -> bool:
     """Refuse a folder that is not for this run; tell whether there is nothing left to do in it."""
     if fresh:
         refuse_to_empty(folder)
         return False
-    refuse_another(mine, folder)
+    refuse_another(run_identity, folder)
     return is_finished(folder)
 
 
 @contextmanager
-def _claimed(mine: dict[str, Any], world: World, folder: Path, fresh: bool, say: Say) -> Iterator[None]:
+def _claimed(run_identity: dict[str, Any], world: World, folder: Path, fresh: bool, notify: Notify) -> Iterator[None]:
     """Hold the folder against other processes, make it this run's, and say so in one sentence when it is full."""
     held = ExitStack()
 
     def begin() -> None:
-        held.enter_context(locked(make_folder(folder), say))
-        _is_done(mine, folder, fresh)  # somebody may have been at work in it meanwhile
+        held.enter_context(locked(make_folder(folder), notify))
+        _is_done(run_identity, folder, fresh)  # somebody may have been at work in it meanwhile
         if fresh:
             empty(folder)
         sweep_up(folder)
-        write_json(folder / "config.json", mine)
+        write_json(folder / "config.json", run_identity)
 
     with held, disk_errors(folder):
         world.first(begin)
@@ -190,7 +192,7 @@ def _find_value(
     )
     if found is not None:
         cost = sum(item.passes for item in found.spent)
-        recorder.say(f"{search.flag}: {found.value} updates, found with {cost:,.0f} passes on the search account")
+        recorder.notify(f"{search.flag}: {found.value} updates, found with {cost:,.0f} passes on the search account")
         if world.is_first:
             keep_search(folder, search.option, found)
     return found
@@ -212,21 +214,21 @@ def _recording(recorder: EventRecorder, folder: Path, kept: int, world: World) -
         recorder.event_log.close()
 
 
-def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, say: Say) -> int:
+def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, notify: Notify) -> int:
     """Bring the learner to the last checkpoint; returns how long the event_log was then."""
     saved, damages = learner.world.first(checkpoints.load)
     for sentence in damages:
-        say(sentence)
+        notify(sentence)
     if saved is None:
         if (folder / "events.jsonl").exists():
-            say(f"{folder}: was begun, but has no checkpoint, so it begins anew")
+            notify(f"{folder}: was begun, but has no checkpoint, so it begins anew")
         return 0
     event_log = restore_state(learner, saved)
     finished, step = learner.position.finished, learner.position.step
     where = (
         f"after time step {finished}" if step is None else f"in time step {finished + 1}, after update {step.updates}"
     )
-    say(f"{folder}: going on {where}")
+    notify(f"{folder}: going on {where}")
     return event_log
 
 
@@ -263,10 +265,10 @@ def _is_stopping(world: World, timer: Timer) -> bool:
     return world.is_stopping
 
 
-def _finish(learner: Learner, folder: Path, say: Say) -> None:
+def _finish(learner: Learner, folder: Path, notify: Notify) -> None:
     """Write what is left of a run that has learned everything."""
     if bad := learner.loader.storage.bad:
-        say(
+        notify(
             f"{plural(len(bad), 'image')} could not be read (replaced by others in training, gray in tests), "
             f"such as {learner.loader.storage.describe(next(iter(bad)))}"
         )

@@ -61,14 +61,14 @@ def identity(config: RunConfig, stream: Stream, precision: str | None = None) ->
     return found if precision is None else {**found, "precision": precision}
 
 
-def refuse_another(mine: dict[str, Any], folder: Path) -> None:
+def refuse_another(wanted: dict[str, Any], folder: Path) -> None:
     """Refuse a folder that holds another run than the one of this identity, and name every difference."""
     known = _read_config(folder)
     if known and "stream_identity" not in known:
         raise UserError(f"{folder}: holds a config.json that is no run's; choose another --out")
     if not known and (strange := next((name for name in _OWN if (folder / name).exists()), None)):
         raise UserError(f"{folder}: holds {strange}, as of a run, without its config.json; choose another --out")
-    if different := list(_differences(known, mine)):
+    if different := list(_differences(known, wanted)):
         raise UserError(
             f"{folder}: holds a run with another {' and '.join(different)}; "
             "choose another --out, or start over with --fresh"
@@ -168,12 +168,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _differences(theirs: dict[str, Any], mine: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Say what differs, such as `training.lr (0.004 there, 0.001 here)`: nothing, if there is no configuration."""
-    for key in mine if theirs else ():
+    for key in wanted if found else ():
         if key == "hash":  # which only sums up the rest
             continue
-        one, other = theirs.get(key, _NONE), mine[key]
+        one, other = found.get(key, _NONE), wanted[key]
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _differences(one, other, f"{prefix}{key}.")
         elif one != other:

@@ -18,7 +18,7 @@ class Stoppable(Protocol):
 
 
 @contextmanager
-def listening(world: Stoppable, say: Callable[[str], None]) -> Iterator[None]:
+def listening(world: Stoppable, notify: Callable[[str], None]) -> Iterator[None]:
     """Take SIGTERM and the first Ctrl-C for a wish to stop; the second Ctrl-C ends the process as ever."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,7 +27,7 @@ def listening(world: Stoppable, say: Callable[[str], None]) -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if not world.was_asked:
-            say("stopping after this update; Ctrl-C (once more) stops at once")
+            notify("stopping after this update; Ctrl-C (once more) stops at once")
         world.was_asked = True
         # SIGTERM may come again and again, from whoever stops the process and from its parent, who was stopped, too.
         signal.signal(signal.SIGINT, before[signal.SIGINT])

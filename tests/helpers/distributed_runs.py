@@ -119,7 +119,7 @@ def carry_out(manifest: Path, tasks: Sequence[dict[str, Any]]) -> None:
                 config_of(manifest, task),
                 folder,
                 Execution(device="cpu", bad_images=1.0, stop_after=task.get("stop_after")),
-                say=print,
+                notify=print,
                 world=world,
             )
         except Stopped:

@@ -32,7 +32,7 @@ class Notes:
         """Check that progress is a share."""
         assert 0 <= fraction <= 1
 
-    def say(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """Keep a sentence."""
         self.event("say", sentence=sentence)
 

@@ -18,14 +18,14 @@ def nothing(t, fraction):
     """Take no note of progress."""
 
 
-def run(config, folder, progress=nothing, say=lambda sentence: None, **options):
+def run(config, folder, progress=nothing, notify=lambda sentence: None, **options):
     """Carry out a run on the CPU; that labels are hidden, which every run here says first, is left out."""
 
-    def notify(sentence):
+    def notify_rest(sentence):
         if "labels revealed" not in sentence:
-            say(sentence)
+            notify(sentence)
 
-    execute(config, folder, Execution(device="cpu", **options), progress=progress, say=notify)
+    execute(config, folder, Execution(device="cpu", **options), progress=progress, notify=notify_rest)
 
 
 def outcome(folder):

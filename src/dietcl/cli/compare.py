@@ -154,7 +154,6 @@ def compare_runs(runs: Sequence[PlannedRun], options: Options) -> int:
 
 def _carry_out(runs: Sequence[PlannedRun], options: Options, console: "Console") -> set[Path]:
     """Execute the runs and show how far they are; returns the folders of those that failed."""
-
     from dietcl.engine.device import pick_device
     from dietcl.many_runs import RunWork, carry_out_all
 

@@ -122,7 +122,6 @@ def _packages() -> str:
 
 def _images() -> str:
     """Decode and resize a picture in each of the common formats."""
-
     color = (200, 120, 40)
     common = ("JPEG", "PNG", "WEBP")
     for name in common:

@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
 def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: Where, command: str) -> None:
     """Pre-train with a progress bar, then store the weights and draw the pictures."""
     from dietcl.engine.device import pick_device, set_threads
-    from dietcl.engine.pretrain import pretrain
+    from dietcl.engine.pretraining_loop import pretrain
     from dietcl.models.checkpoints import save_weights
     from dietcl.report.pretraining import draw_pretraining
 
@@ -88,7 +88,7 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         bar = bars.add_task("", total=1.0, loss=1.0)
 
-        def say(sentence: str) -> None:
+        def notify(sentence: str) -> None:
             console.print(sentence, soft_wrap=True, markup=False, highlight=False)
 
         def advance(fraction: float, loss: float) -> None:
@@ -96,12 +96,12 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
 
         try:
             index, device = open_manifest(manifest), pick_device(where.device)
-            network = pretrain(model, config, index, where.out, device, advance, where.bad_images, say)
+            network = pretrain(model, config, index, where.out, device, advance, where.bad_images, notify)
         except Stopped as stop:
-            say(str(stop))
+            notify(str(stop))
             raise SystemExit(STOPPED) from None
         except KeyboardInterrupt:
-            say(f"stopped; the same command goes on from the last checkpoint in {where.out}")
+            notify(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
     with disk_errors(where.out):
         save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)

@@ -44,7 +44,7 @@ def carry_out(
     )
     console = Console(stderr=True)
 
-    def say(sentence: str) -> None:
+    def notify(sentence: str) -> None:
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
 
     with Progress(*columns, console=console, disable=not (console.is_terminal and world.is_first)) as bars:
@@ -58,19 +58,19 @@ def carry_out(
                 bars.update(bar, completed=max(0, t - 1) + fraction, description=title if t else f"{title}: preparing")
 
             try:
-                execute(config, folder, execution, progress=advance, say=say, world=world)
+                execute(config, folder, execution, progress=advance, notify=notify, world=world)
             except NotFinite as stop:
                 if not world.is_first:
-                    raise SystemExit(2) from None  # it befalls all of them at once
+                    raise SystemExit(2) from None  # all processes get the same error
                 raise UserError(f"{folder}: {stop}") from None
             except Stopped as stop:
                 if world.is_first:
-                    say(str(stop))
+                    notify(str(stop))
                 # Launchers would take the code for a failure: torchrun starts over at once, srun ends the others.
                 is_launched = world.size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
                 raise SystemExit(0 if is_launched else STOPPED) from None
             except KeyboardInterrupt:
-                say(f"stopped; the same command goes on from the last checkpoint in {folder}")
+                notify(f"stopped; the same command goes on from the last checkpoint in {folder}")
                 raise SystemExit(130) from None
             bars.update(bar, completed=total)
 

@@ -10,8 +10,8 @@ from dietcl.streams.stream import TimeStep
 class Curve:
     """Measures a time step while it is learned, if curves were asked for."""
 
-    def __init__(self, learner: Learner, step: TimeStep, here: StepPosition) -> None:
-        self._learner, self._step, self._here = learner, step, here
+    def __init__(self, learner: Learner, step: TimeStep, position: StepPosition) -> None:
+        self._learner, self._step, self._here = learner, step, position
         self._points = learner.config.evaluation.curves
 
     def measure_if_due(self) -> None:

@@ -58,8 +58,8 @@ class World:
         """Whether a process was asked to stop and all of them know."""
         return self.was_asked if self.size == 1 else self._is_agreed
 
-    def mine(self, items: Iterable[Value]) -> Iterator[Value]:
-        """Return every so-manieth item, beginning with the one of this process's rank."""
+    def own_share(self, items: Iterable[Value]) -> Iterator[Value]:
+        """Return the items of this process: every size-th one, from its rank on."""
         return islice(items, self.rank, None, self.size)
 
     def exchange(self, value: Value) -> list[Value]:

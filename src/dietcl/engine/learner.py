@@ -34,7 +34,7 @@ class Recorder(Protocol):
     def progress(self, t: int, fraction: float) -> None:
         """Take note of the spent share of time step t's budget."""
 
-    def say(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """Tell the user something worth knowing."""
 
 
@@ -96,7 +96,7 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: 
         ledger,
         config.seed,
         lambda: starting_network(config)[0].state_dict(),
-        recorder.say,
+        recorder.notify,
         equipment.precision,
     )
     method.setup(net)

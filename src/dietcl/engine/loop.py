@@ -33,32 +33,32 @@ def advance(learner: Learner) -> Iterator[Moment]:
     for step in [step for step in learner.stream.steps if step.t > learner.position.finished]:
         if learner.position.step is None:
             _begin(learner, step)
-        here = learner.position.step
-        assert here is not None
-        watch = _Watch(learner, here)
-        curve = Curve(learner, step, here)
-        while not here.is_learned:
-            if here.segment is None and not _next_segment(learner, step, here):
+        position = learner.position.step
+        assert position is not None
+        watch = _Watch(learner, position)
+        curve = Curve(learner, step, position)
+        while not position.is_learned:
+            if position.segment is None and not _next_segment(learner, step, position):
                 break
-            if isinstance(here.segment, Sweep):
-                for _ in run_sweep(learner, step, here, here.segment):
+            if isinstance(position.segment, Sweep):
+                for _ in run_sweep(learner, step, position, position.segment):
                     watch.note()
                     yield "sweep"
-            elif here.segment is not None:
-                for _ in run_phase(learner, step, here, here.segment, curve):
+            elif position.segment is not None:
+                for _ in run_phase(learner, step, position, position.segment, curve):
                     watch.note()
                     yield "update"
             learner.optimizers.clear()
             learner.ledger.release()
-            here.finish_segment()
-        if not here.is_learned:
+            position.finish_segment()
+        if not position.is_learned:
             with within_budget(learner, "end_step"):
                 learner.method.end_step(learner.net, step)
             curve.after_last_update()
-            here.is_learned = True
+            position.is_learned = True
             watch.note()
             yield "learned"
-        _finish(learner, step, here, watch)
+        _finish(learner, step, position, watch)
         yield "step"
 
 
@@ -82,18 +82,18 @@ def _begin(learner: Learner, step: TimeStep) -> None:
     Curve(learner, step, learner.position.step).measure_if_due()
 
 
-def _next_segment(learner: Learner, step: TimeStep, here: StepPosition) -> bool:
+def _next_segment(learner: Learner, step: TimeStep, position: StepPosition) -> bool:
     """Ask the method what comes next and keep back what it must leave; False when the time step is over."""
-    if len(here.done) > MOST_SEGMENTS:
+    if len(position.done) > MOST_SEGMENTS:
         raise RuntimeError(
             f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
             "return None when the time step is over, which `done` tells"
         )
     learner.ledger.tick()
-    segment = learner.method.next_phase(step, here.done, learner.ledger.remaining_updates())
+    segment = learner.method.next_phase(step, position.done, learner.ledger.remaining_updates())
     if segment is None:
         return False
-    here.segment = segment
+    position.segment = segment
     learner.ledger.hold(*_reserved(learner, segment))
     return True
 
@@ -109,7 +109,7 @@ def _reserved(learner: Learner, segment: Segment) -> tuple[float, float]:
     return passes, leave
 
 
-def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch") -> None:
+def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_Watch") -> None:
     """Measure the time step, close its budget and write down what came of it."""
     until = min(step.t + 1, len(learner.stream.tests))
     learner.evaluator.measure(
@@ -123,12 +123,12 @@ def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch
         t=step.t,
         accuracy_mean=known(summary.accuracy_mean[step.t - 1]),
         accuracy_pooled=known(summary.accuracy_pooled[step.t - 1]),
-        updates=here.updates,
+        updates=position.updates,
         spent=receipt.spent,
         unused=receipt.unused,
-        state_bytes=state_bytes(learner, step, here.done),
-        seconds=here.seconds,
-        data_wait=here.data_wait,
+        state_bytes=state_bytes(learner, step, position.done),
+        seconds=position.seconds,
+        data_wait=position.data_wait,
         substituted=watch.substituted,  # test images included
     )
     learner.position.finished, learner.position.step = step.t, None
@@ -137,11 +137,11 @@ def _finish(learner: Learner, step: TimeStep, here: StepPosition, watch: "_Watch
 class _Watch:
     """Keeps the time spent and the images substituted in a time step, also over an interruption."""
 
-    def __init__(self, learner: Learner, here: StepPosition) -> None:
-        self._loader, self._here = learner.loader, here
-        self._started = time.perf_counter() - here.seconds
-        self._waited = learner.loader.waited - here.data_wait
-        self._substituted = learner.loader.substituted - here.substituted
+    def __init__(self, learner: Learner, position: StepPosition) -> None:
+        self._loader, self._here = learner.loader, position
+        self._started = time.perf_counter() - position.seconds
+        self._waited = learner.loader.waited - position.data_wait
+        self._substituted = learner.loader.substituted - position.substituted
 
     def note(self) -> None:
         """Write down how much it is by now."""

@@ -49,7 +49,7 @@ class NullRecorder:
     def progress(self, t: int, fraction: float) -> None:
         """Ignore progress."""
 
-    def say(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """Ignore a sentence."""
 
 

@@ -29,37 +29,37 @@ LOG_EVERY = 10
 Losses = dict[str, torch.Tensor]
 
 
-def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
+def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
     """Spend a phase's budget on updates; yields after each."""
     config, ledger, world = learner.config.training, learner.ledger, learner.world
     pools = pools_of(learner.stream, step.t, phase.mix)
     counts = phase.mix.counts(config.micro_batch, pools)
     if not counts:
         return
-    if here.allotment is None:
+    if position.allotment is None:
         account = ledger.allot(phase.share, phase.updates)
-        here.allotment, here.cost = account.terms, phase.price * config.batch
-        if phase.fresh and account.affords(here.cost, learner.position.pace):
+        position.allotment, position.cost = account.terms, phase.price * config.batch
+        if phase.fresh and account.affords(position.cost, learner.position.pace):
             learner.net.reset(step)
     else:
-        account = Allotment(ledger, here.allotment)
-    key = (learner.config.seed, step.t, len(here.done))
+        account = Allotment(ledger, position.allotment)
+    key = (learner.config.seed, step.t, len(position.done))
     micros = range(config.batch // config.micro_batch)
     draws = (
         sample(pools, counts, (*key, update, micro))
-        for update in itertools.count(here.made)
-        for micro in world.mine(micros)
+        for update in itertools.count(position.made)
+        for micro in world.own_share(micros)
     )
     ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
     classes = torch.from_numpy(step.classes).to(learner.device)
 
     def micro_batch(micro: int) -> Batch:
         drawn, images = next(ready)
-        return make_batch(drawn, images, classes, learner.config.augmentation, (*key, here.made, micro))
+        return make_batch(drawn, images, classes, learner.config.augmentation, (*key, position.made, micro))
 
-    while account.affords(here.cost, learner.position.pace):
+    while account.affords(position.cost, learner.position.pace):
         started, spent = ledger.now, ledger.spent
-        optimizer_name = learner.method.optimizer_name(learner.net, (*key, here.made, 0), counts)
+        optimizer_name = learner.method.optimizer_name(learner.net, (*key, position.made, 0), counts)
         if optimizer_name not in learner.optimizers:
             learner.optimizers[optimizer_name] = build_optimizer(learner.network, learner.method.modules(), config)
         optimizer = learner.optimizers[optimizer_name]
@@ -80,44 +80,44 @@ def run_phase(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase
         values = {name: float(value) for name, value in losses.items()}
         if not all(math.isfinite(value) for value in values.values()):
             raise NotFinite(
-                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {here.made}; {ADVICE}"
+                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {position.made}; {ADVICE}"
             )
         gradients.finish()
         optimizer.step()
         with within_budget(learner, "after_update"):
             learner.method.after_update(learner.net, phase)
         ledger.tick()
-        here.cost, learner.position.pace = ledger.spent - spent, ledger.now - started
-        ledger.pass_seconds = learner.position.pace / here.cost
-        if here.made % LOG_EVERY == 0:
+        position.cost, learner.position.pace = ledger.spent - spent, ledger.now - started
+        ledger.pass_seconds = learner.position.pace / position.cost
+        if position.made % LOG_EVERY == 0:
             learner.recorder.event(
-                "update", t=step.t, phase=phase.name, update=here.made, loss=values, lr=lr, spent=ledger.spent
+                "update", t=step.t, phase=phase.name, update=position.made, loss=values, lr=lr, spent=ledger.spent
             )
         learner.recorder.progress(step.t, ledger.spent_fraction())
-        here.made += 1
-        here.updates += 1
+        position.made += 1
+        position.updates += 1
         curve.measure_if_due()
         yield
     ready.close()
     learner.method.end_phase(learner.net, phase)
-    if here.made:
+    if position.made:
         require_finite(learner)
 
 
-def run_sweep(learner: Learner, step: TimeStep, here: StepPosition, sweep: Sweep) -> Iterator[None]:
+def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: Sweep) -> Iterator[None]:
     """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
     pool = pools_of(learner.stream, step.t, Mix())[sweep.pool]
     draws = list(
-        walk(sweep.pool, pool, learner.config.training.micro_batch, (learner.config.seed, step.t, len(here.done)))
+        walk(sweep.pool, pool, learner.config.training.micro_batch, (learner.config.seed, step.t, len(position.done)))
     )
-    ready = learner.loader.iterate(learner.world.mine(draws[here.made :]))
+    ready = learner.loader.iterate(learner.world.own_share(draws[position.made :]))
     is_refused = False
-    while here.made < len(draws):
+    while position.made < len(draws):
         learner.ledger.tick()
-        round_ = draws[here.made : here.made + learner.world.size]
+        round_ = draws[position.made : position.made + learner.world.size]
         for (draw,), images in zip(round_, _one_each(learner, sweep, round_, ready), strict=True):
-            here.gathered += images
-            here.made += 1
+            position.gathered += images
+            position.made += 1
             if is_refused := images < len(draw.rows):
                 break
         learner.recorder.progress(step.t, learner.ledger.spent_fraction())
@@ -125,7 +125,7 @@ def run_sweep(learner: Learner, step: TimeStep, here: StepPosition, sweep: Sweep
             break
         yield
     ready.close()
-    learner.recorder.event("sweep", t=step.t, name=sweep.name, images=here.gathered, of=len(pool.rows))
+    learner.recorder.event("sweep", t=step.t, name=sweep.name, images=position.gathered, of=len(pool.rows))
 
 
 def backward(learner: Learner, phase: Phase, batch: Batch, micro_batches: int) -> Losses:
@@ -149,7 +149,7 @@ def _micro_batch_losses(
             yield losses
         return
     mine: dict[int, tuple[DeferredCharges, dict[str, float]]] = {}
-    for micro in world.mine(micros):
+    for micro in world.own_share(micros):
         with deferring(ledger, loader) as notes:
             losses = backward(learner, phase, micro_batch(micro), len(micros))
         gradients.add()

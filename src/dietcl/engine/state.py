@@ -17,10 +17,10 @@ ADVICE = "lower --lr or --head-lr; the last checkpoint is kept"
 def require_finite(learner: Learner) -> None:
     """Refuse weights that are not finite, which a finite loss may still lead to."""
     if not all(bool(p.isfinite().all()) for p in learner.network.parameters()):
-        finished, here = learner.position.finished, learner.position.step
+        finished, position = learner.position.finished, learner.position.step
         where = f"after time step {finished}"
-        if here is not None and here.segment is not None:
-            where = f"at time step {finished + 1}, phase {here.segment.name}, after update {here.made - 1}"
+        if position is not None and position.segment is not None:
+            where = f"at time step {finished + 1}, phase {position.segment.name}, after update {position.made - 1}"
         raise NotFinite(f"a weight is not finite {where}; {ADVICE}")
 
 

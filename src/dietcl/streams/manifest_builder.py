@@ -50,9 +50,14 @@ class ManifestBuilder:
     """
 
     def __init__(
-        self, place: FileRoot, out: Path, facts: Facts, verify: Verify = "decode", progress: Progress = lambda *_: None
+        self,
+        file_root: FileRoot,
+        out: Path,
+        facts: Facts,
+        verify: Verify = "decode",
+        progress: Progress = lambda *_: None,
     ) -> None:
-        self.place, self.out, self.verify = place, make_folder(out), verify
+        self.file_root, self.out, self.verify = file_root, make_folder(out), verify
         self.total: int | None = None  # number of images, set by a source that knows it
         self.kept = 0
         self._facts, self._progress = facts, progress
@@ -71,7 +76,7 @@ class ManifestBuilder:
 
     def read_images_from(self, root: FileRoot) -> None:
         """Set the root of the images, where it is not the folder of the data's own files."""
-        self.place = root
+        self.file_root = root
 
     def keep_cut(self) -> None:
         """Cut the stream as it was published, even where that is a poor cut of few images."""
@@ -110,7 +115,7 @@ class ManifestBuilder:
         try:
             offset = self._copies.pixels(images)
         except ValueError as error:
-            raise UserError(f"{self.place.path(listed_in)}: {error}") from None
+            raise UserError(f"{self.file_root.path(listed_in)}: {error}") from None
         columns = {**known, "file": IMAGES, "id": offset, "offset": offset}
         self._add(columns, len(images), offset.tolist(), listed_in)
 
@@ -157,7 +162,7 @@ class ManifestBuilder:
         if not self.kept:
             if has_problems:
                 raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; mend them first")
-            raise UserError(f"{self.place.root}: no images were found; is the path right, and the --kind?")
+            raise UserError(f"{self.file_root.root}: no images were found; is the path right, and the --kind?")
         return self.out / MANIFEST
 
     def abandon(self) -> None:
@@ -168,8 +173,8 @@ class ManifestBuilder:
 
     def relative(self, file: pa.Array) -> pa.Array:
         """Make absolute paths that lead into the root relative to it; many tables have them."""
-        inside = f"{self.place.root}/"
-        if self._copies is not None or not self.place.is_local or not pc.any(pc.starts_with(file, inside)).as_py():
+        inside = f"{self.file_root.root}/"
+        if self._copies is not None or not self.file_root.is_local or not pc.any(pc.starts_with(file, inside)).as_py():
             return file
         rest = pc.utf8_slice_codeunits(file, len(inside))
         return pc.if_else(pc.starts_with(file, inside), rest, file)
@@ -182,9 +187,9 @@ class ManifestBuilder:
         """Return the root of the files for the manifest: relative to it if both move together."""
         if self._copies is not None:
             return "."
-        if not self.place.is_local:
-            return self.place.root
-        root, out = Path(self.place.root).resolve(), self.out.resolve()
+        if not self.file_root.is_local:
+            return self.file_root.root
+        root, out = Path(self.file_root.root).resolve(), self.out.resolve()
         return str(root.relative_to(out)) if root.is_relative_to(out) else str(root)
 
     def _add(
@@ -208,7 +213,7 @@ class ManifestBuilder:
         ):
             faults |= dict.fromkeys(np.flatnonzero(where.to_numpy(zero_copy_only=False)).tolist(), fault)
         if self._copies is None and self.verify == "decode":
-            faults |= faults_of_rows(self.place, self._pool, table, faults, self._report_progress)
+            faults |= faults_of_rows(self.file_root, self._pool, table, faults, self._report_progress)
         for i, fault in sorted(faults.items()):
             name, number = file[i].as_py(), None if row is None else int(row[i])
             if listed_in is None or self._copies is not None:

@@ -70,7 +70,6 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Find the kind, parse its options, prepare the data and say what came of it."""
-
     path, rest = take_first(arguments, flags(Options, *READERS.values()))
     kind, rest = _take_kind(rest)
     description = "\n".join([DESCRIPTION, *(f"  {name:<17}{_summary(reader)}" for name, reader in READERS.items())])
@@ -123,7 +122,6 @@ def _recognized(path: str) -> "type[Reader]":
 @contextlib.contextmanager
 def _reachable(path: str) -> Iterator[None]:
     """Make a sentence of what file systems, near and far, raise when something cannot be reached."""
-
     try:
         yield
     except UserError:
@@ -146,8 +144,8 @@ def _reachable(path: str) -> Iterator[None]:
 def _prepare(reader: "Reader", path: str, options: Options) -> int:
 
     with _reachable(path):
-        place, name = locate(path)
-    out = options.out or Path("data") / _title(place.path(name) if name else place.root, is_file=bool(name))
+        file_root, name = locate(path)
+    out = options.out or Path("data") / _title(file_root.path(name) if name else file_root.root, is_file=bool(name))
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("images"))
     bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
@@ -181,7 +179,6 @@ def _title(path: str, is_file: bool) -> str:
 
 def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
     """Return what came of it as plain values."""
-
     index = open_manifest(prepared.manifest)
     return {
         "manifest": str(prepared.manifest),
@@ -198,7 +195,6 @@ def _facts(reader: "Reader", prepared: "Prepared") -> dict[str, Any]:
 
 def counts(index: "Index") -> dict[str, Any]:
     """Return how many images a manifest has of what, and from when to when."""
-
     of_split = np.bincount(index.split, minlength=len(SPLITS)).tolist()
     times = index.time[~np.isnan(index.time)]
     return {

@@ -48,7 +48,6 @@ def _bring_back(aside: Path, out: Path) -> None:
 
 def _made_earlier(out: Path, path: str) -> list[Path]:
     """Return what an earlier preparation left in a folder: never what it read, and nothing of anybody else's."""
-
     manifest = out / MANIFEST
     if not manifest.is_file():
         return []

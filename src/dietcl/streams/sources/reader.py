@@ -25,12 +25,12 @@ class Reader(StreamDefaults, ABC):
 
     @staticmethod
     @abstractmethod
-    def fits(place: "FileRoot", name: str) -> bool:
+    def fits(file_root: "FileRoot", name: str) -> bool:
         """Return whether this looks like data of this kind."""
 
     @abstractmethod
     def read(self, name: str, rows: "ManifestBuilder") -> None:
-        """Add every image of the file `name` in `rows.place`, or of the whole folder if the name is empty."""
+        """Add every image of the file `name` in `rows.file_root`, or of the whole folder if the name is empty."""
 
 
 class GeneralReader(Reader):

@@ -44,21 +44,21 @@ class Prepared:
 
 def locate(path: str) -> tuple[FileRoot, str]:
     """Return the root of some data, and the name of its file there (empty for a folder)."""
-    place = FileRoot.of(path)
-    if place.is_folder():
-        return place, ""
-    folder, _, name = place.root.rpartition("/")
+    file_root = FileRoot.of(path)
+    if file_root.is_folder():
+        return file_root, ""
+    folder, _, name = file_root.root.rpartition("/")
     if not FileRoot(folder or "/").has(name):
         raise UserError(f"{path}: no such file or folder; check the path")
     return FileRoot(folder or "/"), name
 
 
-def recognize(place: FileRoot, name: str) -> type[Reader]:
+def recognize(file_root: FileRoot, name: str) -> type[Reader]:
     """Return the first reader that fits the data."""
     for reader in READERS.values():
-        if reader.fits(place, name):
+        if reader.fits(file_root, name):
             return reader
-    raise UserError(f"{place.path(name)}: unknown kind of data; choose with --kind from {', '.join(READERS)}")
+    raise UserError(f"{file_root.path(name)}: unknown kind of data; choose with --kind from {', '.join(READERS)}")
 
 
 def prepare(
@@ -67,7 +67,7 @@ def prepare(
     """Write a manifest of the data into the folder `out`, and a quarantine table of what was left out."""
     if (out / MANIFEST).exists():
         raise UserError(f"{out}: holds a manifest already; choose another --out, or remove it first")
-    place, name = locate(path)
+    file_root, name = locate(path)
     facts = Facts(
         source=reader.name,
         recipe=reader.recipe,
@@ -75,7 +75,7 @@ def prepare(
         label_rate=reader.label_rate,
         mirror=reader.mirror,
     )
-    rows = ManifestBuilder(place, out, facts, verify, progress)
+    rows = ManifestBuilder(file_root, out, facts, verify, progress)
     try:
         reader.read(name, rows)
         return Prepared(rows.close(), rows.kept, dict(rows.problems))

@@ -52,7 +52,7 @@ def draw_glyphs(source: DrawnGlyphs, folder: Path, cache: Path, progress: Progre
     times = np.empty(total)
     for first, character in zip(range(0, total, len(places)), chosen, strict=True):
         for start in range(0, len(places), _BLOCK):
-            keys = [(source.seed, source.name, character, *place) for place in places[start : start + _BLOCK]]
+            keys = [(source.seed, source.name, character, *file_root) for file_root in places[start : start + _BLOCK]]
             rows = slice(first + start, first + start + len(keys))
             images[rows], times[rows] = render(character, keys, source.size, source.variation, source.drift)
         if progress:

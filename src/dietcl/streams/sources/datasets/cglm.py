@@ -24,34 +24,34 @@ class Cglm(Reader):
     """Folder in which the paths begin; by default the path that is prepared, or its folder train/."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept a folder with both tables, if their lines look right."""
-        if name or not all(place.has(file) for file in TABLES):
+        if name or not all(file_root.has(file) for file in TABLES):
             return False
-        with place.text("train.txt") as lines:
+        with file_root.text("train.txt") as lines:
             return len(lines.readline().split("\t")) == 3
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add both tables; test images of classes without a training image stay, and count as wrong."""
         rows.keep_cut()
         if name:
-            raise UserError(f"{rows.place.path(name)}: a file; give the folder with train.txt and test.txt")
+            raise UserError(f"{rows.file_root.path(name)}: a file; give the folder with train.txt and test.txt")
         for file in TABLES:
-            if not rows.place.has(file):
-                raise UserError(f"{rows.place.path(file)}: missing; CGLM has train.txt and test.txt in one folder")
+            if not rows.file_root.has(file):
+                raise UserError(f"{rows.file_root.path(file)}: missing; CGLM has train.txt and test.txt in one folder")
         folders = [self.images.strip("/")] if self.images else ["", "train"]
         folder: str | None = None
         for file, split in TABLES.items():
             for row, label, paths, time in columns(_lines(file, rows)):
                 if folder is None:
-                    folder = find_images(rows.place, folders, paths, "say where the paths begin with --images")
+                    folder = find_images(rows.file_root, folders, paths, "say where the paths begin with --images")
                 files = [inside(folder, path) for path in paths]
                 rows.refer(files, label=label, time=time, split=split, row=row, listed_in=file)
 
 
 def _lines(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str, str]]:
     """Yield the number, class, path and time of each line."""
-    with rows.place.text(file) as lines:
+    with rows.file_root.text(file) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
             if len(fields) == 3 and all(fields):

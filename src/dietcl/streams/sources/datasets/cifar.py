@@ -27,35 +27,35 @@ class Cifar(Reader):
     """Take the 20 superclasses of CIFAR-100 for labels rather than its 100 classes."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Look for the files' names, also those of the version that cannot be read."""
         if name:
-            return name in _TEN or f"{name}.bin" in _TEN or (name in _HUNDRED and place.has(_FINE))
-        return place.has("data_batch_1.bin") or place.has(_FINE) or _is_pickled(place)
+            return name in _TEN or f"{name}.bin" in _TEN or (name in _HUNDRED and file_root.has(_FINE))
+        return file_root.has("data_batch_1.bin") or file_root.has(_FINE) or _is_pickled(file_root)
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every complete record of every file."""
-        place, hundred = rows.place, rows.place.has(_FINE)
+        file_root, hundred = rows.file_root, rows.file_root.has(_FINE)
         files = _HUNDRED if hundred else _TEN
-        if f"{name}.bin" in files or not (name or any(map(place.has, files))):
-            if name or _is_pickled(place):
+        if f"{name}.bin" in files or not (name or any(map(file_root.has, files))):
+            if name or _is_pickled(file_root):
                 version = "the python version of CIFAR, made of pickles, which are never loaded"
-                raise UserError(f"{place.path(name)}: {version}; get the binary version")
-            raise UserError(f"{place.root}: none of {', '.join(files)} is here; is the path right?")
+                raise UserError(f"{file_root.path(name)}: {version}; get the binary version")
+            raise UserError(f"{file_root.root}: none of {', '.join(files)} is here; is the path right?")
         if self.coarse and not hundred:
-            raise UserError(f"--coarse: {place.root} is not CIFAR-100, which alone has superclasses; leave it out")
+            raise UserError(f"--coarse: {file_root.root} is not CIFAR-100, which alone has superclasses; leave it out")
         names = (_COARSE if self.coarse else _FINE) if hundred else "batches.meta.txt"
-        with place.text(names) as lines:
+        with file_root.text(names) as lines:
             classes = [line.strip() for line in lines if line.strip()]
         if not classes:
-            raise UserError(f"{place.path(names)}: names no classes; get it again")
+            raise UserError(f"{file_root.path(names)}: names no classes; get it again")
         rows.suggest(recipe="class", time_steps=min(20, max(1, len(classes) // 2)))
         # A record of CIFAR-100 begins with the superclass and goes on with the class.
         head, position = (2, 0 if self.coarse else 1) if hundred else (1, 0)
         for file, split in files.items():
             if name not in ("", file):
                 continue
-            if place.has(file):
+            if file_root.has(file):
                 _read_file(file, split, classes, head, position, rows)
             else:
                 rows.problem(file, None, "the file is missing")
@@ -63,7 +63,7 @@ class Cifar(Reader):
 
 def _read_file(file: str, split: str, classes: list[str], head: int, position: int, rows: ManifestBuilder) -> None:
     size, first = head + _PIXELS, 0
-    with rows.place.open(file) as stream:
+    with rows.file_root.open(file) as stream:
         records = Records(stream, size)
         while len(block := records.take(at_once(size))):
             label = block[:, position]
@@ -78,6 +78,11 @@ def _read_file(file: str, split: str, classes: list[str], head: int, position: i
             rows.problem(file, first, records.fault)
 
 
-def _is_pickled(place: FileRoot) -> bool:
-    ten = place.has("data_batch_1") and place.has("batches.meta")
-    return ten or (place.has("meta") and place.has("train") and place.has("test") and "train" not in place.folders())
+def _is_pickled(file_root: FileRoot) -> bool:
+    ten = file_root.has("data_batch_1") and file_root.has("batches.meta")
+    return ten or (
+        file_root.has("meta")
+        and file_root.has("train")
+        and file_root.has("test")
+        and "train" not in file_root.folders()
+    )

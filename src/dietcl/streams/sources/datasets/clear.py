@@ -34,9 +34,9 @@ class Clear(Reader):
     """Let the stream begin with bucket 0, if it is there, which is meant for pre-training."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Look for the list of the training images."""
-        return not name and place.has(f"train/{_METADATA}")
+        return not name and file_root.has(f"train/{_METADATA}")
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every image that the lists of both splits name."""
@@ -53,8 +53,8 @@ class Clear(Reader):
         """Yield bucket, class and file of every list of a split."""
         file, names = f"{split}/{_METADATA}", f"{split}/{_NAMES}"
         classes = None
-        if rows.place.has(names):
-            with rows.place.text(names) as lines:
+        if rows.file_root.has(names):
+            with rows.file_root.text(names) as lines:
                 classes = {line.strip() for line in lines}
         for bucket, paths in _mapping(file, rows).items():
             if not (bucket.isascii() and bucket.isdigit() and len(bucket) < 10):
@@ -87,9 +87,9 @@ def _images(split: str, lists: list[tuple[int, str, str]], rows: ManifestBuilder
 def _mapping(file: str, rows: ManifestBuilder) -> dict[str, Any]:
     """Return the mapping in a JSON file; empty, with a problem in the quarantine, if there is none."""
     try:
-        if rows.place.leads_outside(file):
+        if rows.file_root.leads_outside(file):
             raise UserError("a link leads outside the folder")
-        with rows.place.text(file) as stream:
+        with rows.file_root.text(file) as stream:
             found = json.load(stream)
     except (UserError, OSError, ValueError, RecursionError) as error:
         rows.problem(file, None, f"cannot be read ({error})")

@@ -35,30 +35,30 @@ class Cloc(Reader):
     """Folder of the images, relative to the path that is prepared or to the folder of the lists."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept a folder with the list of locations, in it or in its folder release/."""
-        return not name and _lists(place) is not None
+        return not name and _lists(file_root) is not None
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add the lists in their order, then the validation table as test images."""
         rows.keep_cut()
-        place = rows.place
-        below = None if name else _lists(place)
+        file_root = rows.file_root
+        below = None if name else _lists(file_root)
         if below is None:
-            path = place.path(name).rstrip("/")
+            path = file_root.path(name).rstrip("/")
             raise UserError(f"{path}: not a folder with {LOCATIONS}; give CLOC's folder release/")
         for file in (LABELS, TIMES, VALIDATION):
-            if not place.has(inside(below, file)):
-                raise UserError(f"{place.path(inside(below, file))}: missing; take it from the release of CLOC")
-        label, time = (_numbers(load_list(place, inside(below, file))) for file in (LABELS, TIMES))
-        locations = load_list(place, inside(below, LOCATIONS))
+            if not file_root.has(inside(below, file)):
+                raise UserError(f"{file_root.path(inside(below, file))}: missing; take it from the release of CLOC")
+        label, time = (_numbers(load_list(file_root, inside(below, file))) for file in (LABELS, TIMES))
+        locations = load_list(file_root, inside(below, LOCATIONS))
         if not len(locations) == len(label) == len(time):
-            path = place.path(below).rstrip("/")
+            path = file_root.path(below).rstrip("/")
             lengths = f"{LOCATIONS} {len(locations)}, {LABELS} {len(label)}, {TIMES} {len(time)}"
             raise UserError(f"{path}: the lists differ in length ({lengths}); take all three from one release of CLOC")
         sample = [path for path in map(_location, locations[:: max(1, len(locations) // SAMPLE)]) if path]
         folders = [inside(below, self.images.strip("/")), self.images.strip("/")]
-        images = find_images(place, folders, sample, "give their folder as --images")
+        images = find_images(file_root, folders, sample, "give their folder as --images")
         for start in range(0, len(locations), BATCH):
             part = slice(start, start + BATCH)
             paths = [_location(value) for value in locations[part]]
@@ -71,7 +71,7 @@ class Cloc(Reader):
 
 def _validation(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, float, float, str | None]]:
     """Yield the number, label, time and location of each line."""
-    with rows.place.text(file) as lines:
+    with rows.file_root.text(file) as lines:
         for number, line in enumerate(lines, start=1):
             fields = line.strip().split(",")
             if len(fields) >= COLUMNS:
@@ -108,9 +108,9 @@ def _add(
         rows.refer(files, label=codes, time=time[good], split=split, row=row, listed_in=listed_in)
 
 
-def _lists(place: FileRoot) -> str | None:
+def _lists(file_root: FileRoot) -> str | None:
     """Return the folder of the lists; empty for the root itself."""
-    return next((folder for folder in ("", "release") if place.has(inside(folder, LOCATIONS))), None)
+    return next((folder for folder in ("", "release") if file_root.has(inside(folder, LOCATIONS))), None)
 
 
 def _numbers(values: Sequence[Any]) -> npt.NDArray[np.float64]:

@@ -32,23 +32,23 @@ class ImageNet10k(Reader):
     name = "imagenet10k"
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept the folders of ImageNet-21K-P, or ones whose classes are mostly not those of ImageNet-1k."""
-        if name or (layout := _layout(place)) is None:
+        if name or (layout := _layout(file_root)) is None:
             return False
         if layout == LAYOUTS[0]:
             return True
-        classes = place.folders(layout[0])
+        classes = file_root.folders(layout[0])
         beyond = [found for found in classes if _CLASS.fullmatch(found) and found not in imagenet1k()]
         return 2 * len(beyond) > len(classes)
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add all images of the classes that ImageNet-1k lacks; those of the validation folder are for tests."""
         rows.keep_cut()
-        layout = None if name else _layout(rows.place)
+        layout = None if name else _layout(rows.file_root)
         if layout is None:
             raise UserError(
-                f"{rows.place.path(name).rstrip('/')}: not a folder with imagenet21k_train/ and imagenet21k_val/, "
+                f"{rows.file_root.path(name).rstrip('/')}: not a folder with imagenet21k_train/ and imagenet21k_val/, "
                 "or train/ and val/; give the one where ImageNet-21K-P was processed into"
             )
         for top, split in zip(layout, ("train", "test"), strict=True):
@@ -78,16 +78,16 @@ class ImageNet2k(Reader):
             raise UserError(f"--at-least {self.at_least}: {advice}")
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept a folder with order files."""
-        return not name and _order(place) is not None
+        return not name and _order(file_root) is not None
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add what the order files list, or else the classes chosen by the seed."""
         rows.keep_cut()
         if name:
-            raise UserError(f"{rows.place.path(name)}: a file; give the folder that holds it")
-        order = _order(rows.place)
+            raise UserError(f"{rows.file_root.path(name)}: a file; give the folder that holds it")
+        order = _order(rows.file_root)
         if order is None:
             for paths, label, splits in columns(self._chosen(rows)):
                 rows.refer(paths, label=label, split=splits)
@@ -96,13 +96,13 @@ class ImageNet2k(Reader):
         for name, split in ((train_order, "train"), (TEST_ORDER, "test")):
             file = f"{folder}/{name}".lstrip("/")
             for row, paths, label in columns(_listed(file, rows)):
-                find_images(rows.place, [""], paths)
+                find_images(rows.file_root, [""], paths)
                 rows.refer(paths, label=label, split=split, row=row, listed_in=file)
 
     def _chosen(self, rows: ManifestBuilder) -> Iterator[tuple[str, str, str]]:
         """Yield the path, class and split of every image of the chosen classes."""
         folders: dict[str, list[str]] = {}  # by class
-        for top in _layout(rows.place) or ("",):
+        for top in _layout(rows.file_root) or ("",):
             for found in _classes(top, rows):
                 if found not in PROBLEMATIC:
                     folders.setdefault(found, []).append(f"{top}/{found}".lstrip("/"))
@@ -121,7 +121,7 @@ class ImageNet2k(Reader):
             yield from ((paths[i], name, "train") for i in order[TEST_PER_CLASS + VALIDATION_PER_CLASS :])
         if taken < self.classes:
             raise UserError(
-                f"{rows.place.root}: {taken} classes beyond ImageNet-1k have at least {self.at_least} images, and "
+                f"{rows.file_root.root}: {taken} classes beyond ImageNet-1k have at least {self.at_least} images, and "
                 f"{self.classes} are wanted; give ImageNet-21K, or other --classes and --at-least"
             )
 
@@ -135,32 +135,32 @@ def imagenet1k() -> frozenset[str]:
     return frozenset((Path(package.origin).parent / "data" / "_info" / "imagenet_synsets.txt").read_text().split())
 
 
-def _layout(place: FileRoot) -> tuple[str, str] | None:
-    tops = set(place.folders())
+def _layout(file_root: FileRoot) -> tuple[str, str] | None:
+    tops = set(file_root.folders())
     return next((layout for layout in LAYOUTS if tops.issuperset(layout)), None)
 
 
-def _order(place: FileRoot) -> str | None:
+def _order(file_root: FileRoot) -> str | None:
     files = [f"{folder}{name}" for folder in ("", "order_files/") for name in ORDERS]
-    return next((file for file in files if place.has(file)), None)
+    return next((file for file in files if file_root.has(file)), None)
 
 
 def _classes(top: str, rows: ManifestBuilder) -> Iterator[str]:
     """Yield the class folders that ImageNet-1k lacks and that lie in the place themselves."""
-    for name in rows.place.folders(top):
+    for name in rows.file_root.folders(top):
         path = f"{top}/{name}".lstrip("/")
         if not _CLASS.fullmatch(name):
             rows.problem(path, None, "not a class folder such as n01440764")
         elif name in imagenet1k():
             continue
-        elif rows.place.leads_outside(path):
+        elif rows.file_root.leads_outside(path):
             rows.problem(path, None, "a link leads outside the folder")
         else:
             yield name
 
 
 def _images(folder: str, rows: ManifestBuilder) -> Iterator[str]:
-    for path in rows.place.files(folder):
+    for path in rows.file_root.files(folder):
         if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES:
             yield path
         elif not basename(path).startswith("."):
@@ -169,7 +169,7 @@ def _images(folder: str, rows: ManifestBuilder) -> Iterator[str]:
 
 def _listed(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
     """Yield the number, path and class of each line, such as /train/n01440764/n01440764_10026.JPEG."""
-    with rows.place.text(file) as lines:
+    with rows.file_root.text(file) as lines:
         for number, line in enumerate(lines, start=1):
             path = line.strip().lstrip("/")
             *_, found, _ = ["", "", *path.split("/")]

@@ -19,13 +19,13 @@ class TinyImageNet(Reader):
     name = "tiny-imagenet"
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Look for the list of classes and the list of validation images."""
-        return not name and place.has(_WNIDS) and place.has(_ANNOTATIONS)
+        return not name and file_root.has(_WNIDS) and file_root.has(_ANNOTATIONS)
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add the images of train/ by their folders and those of val/ by the list beside them."""
-        with rows.place.text(_WNIDS) as lines:
+        with rows.file_root.text(_WNIDS) as lines:
             classes = {line.strip() for line in lines}
         for file, label in columns(_training(classes, rows)):
             rows.refer(file, label=label)
@@ -50,7 +50,7 @@ def _training(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[str, s
 def _validation(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
     unlisted = {path for path in _files("val", rows) if path != _ANNOTATIONS}
     listed: set[str] = set()
-    with rows.place.text(_ANNOTATIONS) as lines:
+    with rows.file_root.text(_ANNOTATIONS) as lines:
         for row, line in enumerate(lines, start=1):  # as editors count
             if not line.strip():
                 continue
@@ -70,7 +70,7 @@ def _validation(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[int,
 
 
 def _files(folder: str, rows: ManifestBuilder) -> Iterator[str]:
-    if rows.place.has(folder):
-        return rows.place.files(folder)
+    if rows.file_root.has(folder):
+        return rows.file_root.files(folder)
     rows.problem(folder, None, "the folder is missing")
     return iter(())

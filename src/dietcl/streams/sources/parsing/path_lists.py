@@ -17,13 +17,13 @@ def columns(entries: Iterable[tuple[Any, ...]], at_once: int = 100_000) -> Itera
         yield [list(column) for column in zip(*part, strict=True)]
 
 
-def find_images(place: FileRoot, folders: Sequence[str], paths: Sequence[str], remedy: str = "is it whole?") -> str:
+def find_images(file_root: FileRoot, folders: Sequence[str], paths: Sequence[str], remedy: str = "is it whole?") -> str:
     """Return the first folder in which any of a sample of paths exists."""
     sample = paths[:: max(1, len(paths) // _LOOKED_FOR)]
     for folder in folders:
-        if not sample or any(place.has(inside(folder, path)) for path in sample):
+        if not sample or any(file_root.has(inside(folder, path)) for path in sample):
             return folder
-    first = place.path(inside(folders[0], sample[0]))
+    first = file_root.path(inside(folders[0], sample[0]))
     raise UserError(f"{first}: no such image, nor any other of {len(sample)} in a sample; {remedy}")
 
 

@@ -24,33 +24,35 @@ _LONGEST = 2**24  # bytes that a line may have
 _HEADER = 2**20  # bytes that a header may have
 
 
-def open_parquet(place: FileRoot, name: str) -> pq.ParquetFile:
+def open_parquet(file_root: FileRoot, name: str) -> pq.ParquetFile:
     """Open a Parquet file."""
-    source = place.open(name)
+    source = file_root.open(name)
     try:
         return pq.ParquetFile(source, buffer_size=_BUFFER)
     except (pa.ArrowException, OSError, ValueError) as error:
         source.close()
-        raise UserError(f"{place.path(name)}: not a readable Parquet file ({reason(error)}); write it again") from None
+        raise UserError(
+            f"{file_root.path(name)}: not a readable Parquet file ({reason(error)}); write it again"
+        ) from None
 
 
-def parquet_batches(place: FileRoot, name: str, columns: Sequence[str], rows: int = 2**17) -> Iterator[Batch]:
+def parquet_batches(file_root: FileRoot, name: str, columns: Sequence[str], rows: int = 2**17) -> Iterator[Batch]:
     """Yield columns of a Parquet file in their own types; rows are numbered from 0."""
     done = 0
-    with open_parquet(place, name) as file:
+    with open_parquet(file_root, name) as file:
         try:
             for batch in file.iter_batches(rows, columns=list(columns)):
                 yield np.arange(done, done + batch.num_rows), batch.select(columns)
                 done += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
             fault = f"cannot be read after row {done} ({reason(error)})"
-            raise UserError(f"{place.path(name)}: {fault}; write it again") from None
+            raise UserError(f"{file_root.path(name)}: {fault}; write it again") from None
 
 
-def parquet_schema(place: FileRoot, name: str) -> pa.Schema | None:
+def parquet_schema(file_root: FileRoot, name: str) -> pa.Schema | None:
     """Return the schema of a Parquet file; None for any other file."""
     try:
-        with open_parquet(place, name) as file:
+        with open_parquet(file_root, name) as file:
             return file.schema_arrow
     except UserError:
         return None
@@ -72,14 +74,14 @@ def columns_of(reader: Any, roles: Sequence[str], there: Sequence[str], path: st
     return columns
 
 
-def csv_batches(place: FileRoot, name: str, columns: Sequence[str], problem: Problem) -> Iterator[Batch]:
+def csv_batches(file_root: FileRoot, name: str, columns: Sequence[str], problem: Problem) -> Iterator[Batch]:
     """Yield columns of a CSV file as strings; rows are numbered by their lines, and the header is row 1."""
-    delimiter, header = csv_header(place, name)
+    delimiter, header = csv_header(file_root, name)
     parser = _Parser(delimiter, len(header), [header.index(column) for column in columns], problem)
     quotes = _Quotes(delimiter)
     done = 0
     try:
-        with place.open(name) as source:
+        with file_root.open(name) as source:
             for lines in _lines(source):
                 number = np.arange(done + 1, done + 1 + len(lines))
                 good = quotes.match(lines)
@@ -90,20 +92,20 @@ def csv_batches(place: FileRoot, name: str, columns: Sequence[str], problem: Pro
                 for rows, table in parser.rows(number[good], list(compress(lines, good))):
                     yield _as_text(rows, table.rename_columns(columns), problem)
     except (OSError, ValueError) as error:
-        where = f"{place.path(name)}: not a readable table after row {done}"
+        where = f"{file_root.path(name)}: not a readable table after row {done}"
         raise UserError(f"{where} ({reason(error)}); mend it") from None
 
 
-def csv_header(place: FileRoot, name: str) -> tuple[str, list[str]]:
+def csv_header(file_root: FileRoot, name: str) -> tuple[str, list[str]]:
     """Return the delimiter and the names of the columns."""
-    with place.text(name) as source:
+    with file_root.text(name) as source:
         first = source.readline(_HEADER)
     delimiter = "\t" if name.lower().endswith(".tsv") else max(",", "\t", ";", key=first.count)
     try:
         # Strict: otherwise a column whose name has a stray quote would silently be missed.
         return delimiter, next(csv.reader([first], delimiter=delimiter, strict=True), [])
     except csv.Error as error:
-        raise UserError(f"{place.path(name)}: has no readable header ({error}); is it a table?") from None
+        raise UserError(f"{file_root.path(name)}: has no readable header ({error}); is it a table?") from None
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
@@ -136,15 +138,15 @@ class _Quotes:
     def match(self, lines: list[bytes]) -> npt.NDArray[np.bool_]:
         """Return which of the next lines are rows; those without quotes always are."""
         good = np.ones(len(lines), np.bool_)
-        place = [i for i, line in enumerate(lines) if b'"' in line]
-        quoted = pa.array([lines[i] for i in place], pa.binary())
+        file_root = [i for i, line in enumerate(lines) if b'"' in line]
+        quoted = pa.array([lines[i] for i in file_root], pa.binary())
         is_row, is_strict = (
             pc.match_substring_regex(quoted, pattern).to_numpy(zero_copy_only=False)
             for pattern in (self._row, self._strict)
         )
         # The first quote after an open one may close it, and its line be the end of a row rather than a row.
         is_open = np.concatenate([[self._is_open], ~is_row])
-        good[place] = is_row & (is_strict | ~is_open[:-1])
+        good[file_root] = is_row & (is_strict | ~is_open[:-1])
         self._is_open = bool(is_open[-1])
         return good
 

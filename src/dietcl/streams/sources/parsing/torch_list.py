@@ -11,18 +11,18 @@ from dietcl.streams.filesystem import FileRoot
 _ADVICE = "download it again from its official release"
 
 
-def load_list(place: FileRoot, file: str) -> Sequence[Any]:
+def load_list(file_root: FileRoot, file: str) -> Sequence[Any]:
     """Return the values of a list, tuple or tensor; 39 million paths take 8.1 GiB of memory while they are loaded."""
     import torch
 
-    path = place.path(file)
+    path = file_root.path(file)
     try:
-        with place.open(file) as source:
+        with file_root.open(file) as source:
             is_zip = source.read(4) == b"PK\3\4"
             if is_zip:
                 _refuse_zip_bomb(path, source)
             source.seek(0)
-            mmap = is_zip and place.is_local
+            mmap = is_zip and file_root.is_local
             found = torch.load(path if mmap else source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError:
         fault = "it is damaged, or holds Python objects whose loading could run code"

@@ -26,21 +26,20 @@ class Folder(GeneralReader):
 
     test_share: float = 0.1
     """Share of the labeled images that become test images where there is no test folder."""
-
     order: str = ""
     """Time-step folders in order, separated by commas (by default in natural order: step2 before step10)."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept any folder."""
         return not name
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every file with an image's suffix; its folders give class and time step."""
-        tops = rows.place.folders()
+        tops = rows.file_root.folders()
         has_splits = "train" in tops
-        names = _step_names(rows.place, [top for top in tops if top in SPLITS] if has_splits else [""])
-        steps = {name: number for number, name in enumerate(self._ordered(names, rows.place.root))}
+        names = _step_names(rows.file_root, [top for top in tops if top in SPLITS] if has_splits else [""])
+        steps = {name: number for number, name in enumerate(self._ordered(names, rows.file_root.root))}
         if not (has_splits and any(SPLITS.get(top) == "test" for top in tops)):
             rows.draw_tests(self.test_share)
         if steps:
@@ -64,7 +63,7 @@ def _entries(
     steps: dict[str, int], has_splits: bool, rows: ManifestBuilder
 ) -> Iterator[tuple[str, str | None, int | None, str]]:
     """Yield the path, class, time step and split of every image."""
-    for path in rows.place.files():
+    for path in rows.file_root.files():
         *folders, image = PurePosixPath(path).parts
         is_own = path.startswith("manifest.") or path == QUARANTINE
         if is_own or any(part.startswith(".") for part in (*folders, image)):
@@ -74,7 +73,7 @@ def _entries(
             continue
         if PurePosixPath(image).suffix.lower() not in IMAGE_SUFFIXES:
             # A symlink to a folder that is not followed is listed as a file.
-            is_link = rows.place.is_local and os.path.isdir(rows.place.path(path))
+            is_link = rows.file_root.is_local and os.path.isdir(rows.file_root.path(path))
             rows.problem(path, None, LINK_NOT_FOLLOWED if is_link else NOT_AN_IMAGE)
             continue
         split = SPLITS.get(folders.pop(0), "") if has_splits and folders else "train"
@@ -85,22 +84,22 @@ def _entries(
         yield path, "/".join(folders) or None, time, split
 
 
-def _step_names(place: FileRoot, tops: list[str]) -> set[str]:
+def _step_names(file_root: FileRoot, tops: list[str]) -> set[str]:
     """Return the time-step folders; none if images lie directly in class folders."""
     names: set[str] = set()
     for top in tops:
-        for name in _contents(place, top)[0]:
-            folders, has_images = _contents(place, f"{top}/{name}".strip("/"))
+        for name in _contents(file_root, top)[0]:
+            folders, has_images = _contents(file_root, f"{top}/{name}".strip("/"))
             if has_images or not folders:
                 return set()  # usually decided by the first folder, so no other is listed
             names.add(name)
     return names
 
 
-def _contents(place: FileRoot, under: str) -> tuple[list[str], bool]:
+def _contents(file_root: FileRoot, under: str) -> tuple[list[str], bool]:
     """Return the folders in a folder, and whether it holds images as well."""
     # Hidden names are not read; the scratch folder of a manifest in the making is one of them.
-    found = [(name, is_folder) for name, is_folder in place.entries(under) if name[0] != "." and _is_text(name)]
+    found = [(name, is_folder) for name, is_folder in file_root.entries(under) if name[0] != "." and _is_text(name)]
     images = (not is_folder and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name, is_folder in found)
     return [name for name, is_folder in found if is_folder], any(images)
 

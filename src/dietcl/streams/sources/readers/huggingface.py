@@ -41,11 +41,11 @@ class HuggingFace(GeneralReader):
     """Share of the labeled images that become test images where no file is for tests."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept Parquet files with a column of images or metadata of `datasets`, and folders that begin with one."""
-        files = [name] if name else list(islice(place.files(), _LOOKED_AT))
+        files = [name] if name else list(islice(file_root.files(), _LOOKED_AT))
         first = next((file for file in files if _is_data(file)), None)
-        schema = parquet_schema(place, first) if first else None
+        schema = parquet_schema(file_root, first) if first else None
         if schema is None:
             return False
         return _METADATA in (schema.metadata or {}) or ("image" in schema.names and _is_image(schema.field("image")))
@@ -54,15 +54,15 @@ class HuggingFace(GeneralReader):
         """Add every row that has an image, file by file."""
         # Links are followed: the Hub's cache is made of them, and only tables are read.
         files = {}
-        for file in [name] if name else filter(_is_data, rows.place.files()):
+        for file in [name] if name else filter(_is_data, rows.file_root.files()):
             try:
-                with open_parquet(rows.place, file) as opened:
+                with open_parquet(rows.file_root, file) as opened:
                     files[file] = opened.schema_arrow
                     rows.total = (rows.total or 0) + opened.metadata.num_rows
             except UserError as error:
                 rows.problem(file, None, f"the file cannot be read ({error})")
         splits = {file: _split_of(file) for file in files}
-        columns = {file: self._columns(rows.place.path(file), schema) for file, schema in files.items()}
+        columns = {file: self._columns(rows.file_root.path(file), schema) for file, schema in files.items()}
         if "test" not in splits.values():
             rows.draw_tests(self.test_share)
         for file, schema in files.items():
@@ -102,7 +102,7 @@ class HuggingFace(GeneralReader):
 
 def _batches(file: str, names: list[str], rows: ManifestBuilder) -> Iterator[Batch]:
     try:
-        yield from parquet_batches(rows.place, file, names, _AT_ONCE)
+        yield from parquet_batches(rows.file_root, file, names, _AT_ONCE)
     except UserError as error:
         rows.problem(file, None, f"the file cannot be read to its end ({error})")
 

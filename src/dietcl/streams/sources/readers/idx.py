@@ -33,26 +33,26 @@ class Idx(Reader):
     """Swap rows and columns, as the images of EMNIST need."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Look for the files' names."""
-        return not name and any(place.has(known + end) for known in _KNOWN for end in ("", ".gz"))
+        return not name and any(file_root.has(known + end) for known in _KNOWN for end in ("", ".gz"))
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every complete image with its label."""
-        sets = _sets(rows.place)
+        sets = _sets(rows.file_root)
         if not sets:
-            raise UserError(f"{rows.place.root}: no file is named like train-images-idx3-ubyte; is the path right?")
+            raise UserError(f"{rows.file_root.root}: no file is named like train-images-idx3-ubyte; is the path right?")
         if self.prefix not in sets and (self.prefix or len(sets) > 1):
             raise UserError(f"--prefix {self.prefix!r}: choose from {', '.join(map(repr, sorted(sets)))}")
         for part, images in (sets.get(self.prefix) or next(iter(sets.values()))).items():
             self._read_pair(images, "train" if part == "train" else "test", rows)
 
     def _read_pair(self, file: str, split: str, rows: ManifestBuilder) -> None:
-        place, beside = rows.place, _labels_of(rows.place, file)
-        with _opened(place, file) as images_in, _opened(place, beside) as labels_in:
-            count, height, width = _header(place, file, images_in, 3)
-            (labels_count,) = _header(place, beside, labels_in, 1)
-            path = place.path(file)
+        file_root, beside = rows.file_root, _labels_of(rows.file_root, file)
+        with _opened(file_root, file) as images_in, _opened(file_root, beside) as labels_in:
+            count, height, width = _header(file_root, file, images_in, 3)
+            (labels_count,) = _header(file_root, beside, labels_in, 1)
+            path = file_root.path(file)
             if count != labels_count:
                 raise UserError(f"{path}: {count} images, and {labels_count} labels in {beside}; get both again")
             if height != width or not 0 < height * width <= MOST_PIXELS:
@@ -77,33 +77,33 @@ class Idx(Reader):
                     rows.problem(name, count, f"something is wrong after the last record: {fault}")
 
 
-def _sets(place: FileRoot) -> dict[str, dict[str, str]]:
+def _sets(file_root: FileRoot) -> dict[str, dict[str, str]]:
     """Return the files of images by what their names begin with and by part; a plain one goes before its .gz."""
     found: dict[str, dict[str, str]] = {}
-    for file in sorted(place.files(), key=lambda file: (not file.endswith(".gz"), file)):
+    for file in sorted(file_root.files(), key=lambda file: (not file.endswith(".gz"), file)):
         if match := _NAME.fullmatch(file):
             found.setdefault(match["prefix"], {})[match["part"]] = file
     return {prefix: dict(sorted(parts.items(), reverse=True)) for prefix, parts in found.items() if "/" not in prefix}
 
 
-def _labels_of(place: FileRoot, file: str) -> str:
+def _labels_of(file_root: FileRoot, file: str) -> str:
     plain = re.sub(r"-images([-.])idx3-ubyte(\.gz)?$", r"-labels\1idx1-ubyte", file)
     for end in ("", ".gz"):
-        if place.has(plain + end):
+        if file_root.has(plain + end):
             return plain + end
-    raise UserError(f"{place.path(plain)}: the labels of {file} are missing; put them beside it")
+    raise UserError(f"{file_root.path(plain)}: the labels of {file} are missing; put them beside it")
 
 
 @contextmanager
-def _opened(place: FileRoot, file: str) -> Iterator[BinaryIO]:
-    with place.open(file) as stream:
+def _opened(file_root: FileRoot, file: str) -> Iterator[BinaryIO]:
+    with file_root.open(file) as stream:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if file.endswith(".gz") else stream
 
 
-def _header(place: FileRoot, file: str, stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
+def _header(file_root: FileRoot, file: str, stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
     found = Records(stream, 4 * (1 + dimensions)).take(1)
     magic, *sizes = found.view(">u4").flatten().tolist() or [None]
     if magic != 0x800 + dimensions:  # unsigned bytes, and the number of dimensions
         kind = "images" if dimensions == 3 else "labels"
-        raise UserError(f"{place.path(file)}: not an IDX file of {kind} (it begins with {magic}); get it again")
+        raise UserError(f"{file_root.path(file)}: not an IDX file of {kind} (it begins with {magic}); get it again")
     return tuple(sizes)

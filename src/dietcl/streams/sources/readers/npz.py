@@ -76,7 +76,7 @@ class Arrays(GeneralReader):
     """Share of the labeled images that become test images where no array of splits is named."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept .npz and .npy files."""
         return name.endswith((".npz", ".npy"))
 
@@ -87,7 +87,7 @@ class Arrays(GeneralReader):
             if self.time or self.split or self.label not in ("", "y"):
                 raise UserError(f"{name}: an .npy holds images alone; give an .npz for --label, --time and --split")
             wanted = {"images": self.images}
-        with _open_arrays(rows.place, name, wanted) as arrays:
+        with _open_arrays(rows.file_root, name, wanted) as arrays:
             rows.total, done = _check(arrays), 0
             if not self.split:
                 rows.draw_tests(self.test_share)
@@ -151,11 +151,11 @@ def _equal(values: Values, text: str) -> npt.NDArray[np.bool_]:
 
 
 @contextmanager
-def _open_arrays(place: FileRoot, file: str, wanted: Mapping[str, str]) -> Iterator[dict[str, _Array]]:
+def _open_arrays(file_root: FileRoot, file: str, wanted: Mapping[str, str]) -> Iterator[dict[str, _Array]]:
     """Open the array of an .npy, or those of an .npz that options name; returns them by option."""
-    path = place.path(file)
+    path = file_root.path(file)
     with ExitStack() as stack:
-        stream = stack.enter_context(place.open(file))
+        stream = stack.enter_context(file_root.open(file))
         if file.endswith(".npy"):
             yield {option: _Array(stream, path, name) for option, name in wanted.items()}
             return

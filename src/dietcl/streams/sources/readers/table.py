@@ -60,49 +60,51 @@ class Table(GeneralReader):
         check_time_format(self.time_format)
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept CSV and TSV files, and Parquet files with a column `path`."""
         if _is_parquet(name):
-            schema = parquet_schema(place, name)
+            schema = parquet_schema(file_root, name)
             return schema is not None and "path" in schema.names
         return name.lower().endswith((".csv", ".tsv"))
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every row that has a path."""
-        place, path = rows.place, rows.place.path(name)
+        file_root, path = rows.file_root, rows.file_root.path(name)
         if not name:
-            raise UserError(f"{place.root}: is a folder; give the path of the table")
+            raise UserError(f"{file_root.root}: is a folder; give the path of the table")
         if _is_parquet(name):
-            with open_parquet(place, name) as file:
+            with open_parquet(file_root, name) as file:
                 rows.total, schema = file.metadata.num_rows, file.schema_arrow
             columns = columns_of(self, ROLES, schema.names, path)
             for role in {"path", "split", "id"} & set(columns):
                 _refuse_type(schema.field(columns[role]), role, path)
         else:
-            columns = columns_of(self, ROLES, csv_header(place, name)[1], path)
+            columns = columns_of(self, ROLES, csv_header(file_root, name)[1], path)
         if "split" not in columns:
             rows.draw_tests(self.test_share)
-        images = self._image_root(place)
+        images = self._image_root(file_root)
         rows.read_images_from(FileRoot("/") if self.allow_absolute else images)
         names = list(dict.fromkeys(columns.values()))  # one column may have two roles
         if _is_parquet(name):
-            batches = parquet_batches(place, name, names)
+            batches = parquet_batches(file_root, name, names)
         else:
-            batches = csv_batches(place, name, names, partial(rows.problem, name))
+            batches = csv_batches(file_root, name, names, partial(rows.problem, name))
         for number, batch in batches:
             found = {role: batch[names.index(column)] for role, column in columns.items()}
             self._add(name, number, found, images.root, rows)
         if not rows.kept and NO_TIME in rows.problems:
             raise UserError(f"{path}: {NO_TIME} in any row; give their format as --time-format")
 
-    def _image_root(self, place: FileRoot) -> FileRoot:
+    def _image_root(self, file_root: FileRoot) -> FileRoot:
         """Return the folder that relative paths start from."""
-        found: FileRoot | None = FileRoot.of(self.root) if is_remote(self.root) else place
+        found: FileRoot | None = FileRoot.of(self.root) if is_remote(self.root) else file_root
         if self.root and not is_remote(self.root):
-            folders = [os.path.join(place.root, self.root), *([self.root] if place.is_local else [])]
+            folders = [os.path.join(file_root.root, self.root), *([self.root] if file_root.is_local else [])]
             found = next(filter(FileRoot.is_folder, map(FileRoot.of, folders)), None)
         if found is None:
-            raise UserError(f"--root {self.root}: no such folder, neither in {place.root} nor in the current folder")
+            raise UserError(
+                f"--root {self.root}: no such folder, neither in {file_root.root} nor in the current folder"
+            )
         if self.allow_absolute and not found.is_local:
             raise UserError(f"--allow-absolute: not with images at {found.root}; give paths relative to it")
         return found
@@ -140,12 +142,12 @@ class Table(GeneralReader):
         file = rows.relative(file)
         if pc.all(outside(file)).as_py():
             raise UserError(
-                f"{file[0].as_py()}: leads outside {rows.place.root}; give the folder of the images as --root, or "
+                f"{file[0].as_py()}: leads outside {rows.file_root.root}; give the folder of the images as --root, or "
                 "accept paths to anywhere with --allow-absolute"
             )
         start = f"--root {self.root}" if self.root else "the table's folder; give another as --root"
         paths = file.filter(pc.invert(outside(file))).to_pylist()
-        find_images(rows.place, [""], paths, f"paths are relative to {start}")
+        find_images(rows.file_root, [""], paths, f"paths are relative to {start}")
 
 
 def _is_parquet(name: str) -> bool:

@@ -59,39 +59,39 @@ class Tar(GeneralReader):
             raise UserError(f"--classes {self.classes}: leads outside the folder; put it beside the shards")
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept tar files, and folders that begin with some and without images."""
         if name:
             return name.lower().endswith(_SUFFIXES)
-        names = [file.lower() for file in islice(place.files(), _LOOKED_AT)]
+        names = [file.lower() for file in islice(file_root.files(), _LOOKED_AT)]
         has_images = any(PurePosixPath(file).suffix in IMAGE_SUFFIXES for file in names)
         return not has_images and any(file.endswith(_SUFFIXES) for file in names)
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every sample that has an image."""
-        shards = [name] if name else [file for file in rows.place.files() if file.lower().endswith(_SUFFIXES)]
+        shards = [name] if name else [file for file in rows.file_root.files() if file.lower().endswith(_SUFFIXES)]
         for shard in shards:
             if shard.lower().endswith(_COMPRESSED):
-                raise UserError(f"{rows.place.path(shard)}: {_REFUSED}")
+                raise UserError(f"{rows.file_root.path(shard)}: {_REFUSED}")
         glob = self.test_shards
         tests = {shard for shard in shards if (fnmatchcase(shard, glob) if glob else _TESTS.search(shard.lower()))}
         if glob and not tests:
             raise UserError(f"--test-shards {glob}: no shard has such a name; there are {', '.join(shards[:3])}")
         if not tests:
             rows.draw_tests(self.test_share)
-        classes = self._class_names(rows.place)
+        classes = self._class_names(rows.file_root)
         found = (sample for shard in shards for sample in samples(shard, classes, rows))
         for file, row, offset, length, label, time, ids in columns(found, _AT_ONCE):
             split = ["test" if shard in tests else "train" for shard in file]
             rows.refer(file, label=label, time=time, split=split, id=ids, offset=offset, length=length, row=row)
 
-    def _class_names(self, place: FileRoot) -> list[str]:
+    def _class_names(self, file_root: FileRoot) -> list[str]:
         if not self.classes:
             return []
-        with place.text(self.classes) as lines:
+        with file_root.text(self.classes) as lines:
             names = [line.strip() for line in lines.read().rstrip().split("\n")]
         if "" in names:
-            path, line = place.path(self.classes), names.index("") + 1
+            path, line = file_root.path(self.classes), names.index("") + 1
             raise UserError(f"{path}: line {line} is empty; give a class name a line")
         return names
 
@@ -102,13 +102,13 @@ class _BadSample(Exception):
 
 def samples(shard: str, classes: list[str], rows: ManifestBuilder) -> Iterator[Sample]:
     """Yield the samples of a shard, without those that go to the quarantine."""
-    if rows.place.leads_outside(shard):
+    if rows.file_root.leads_outside(shard):
         rows.problem(shard, None, "a link leads outside the folder")
         return
     problem = partial(rows.problem, shard)
-    with rows.place.open(shard) as stream:
+    with rows.file_root.open(shard) as stream:
         if _PACKED.match(stream.read(16)):
-            raise UserError(f"{rows.place.path(shard)}: {_REFUSED}")
+            raise UserError(f"{rows.file_root.path(shard)}: {_REFUSED}")
         for key, entries in groupby(_members(stream, problem), key=lambda entry: _key(entry[1].name)):
             if key.endswith("/") or not key:
                 continue  # a hidden file, as some systems add for themselves

@@ -37,12 +37,12 @@ class Strips(Reader):
     """Take the whole name of a class for its label, or the first word alone."""
 
     @staticmethod
-    def fits(place: FileRoot, name: str) -> bool:
+    def fits(file_root: FileRoot, name: str) -> bool:
         """Accept a zip with a meta.json."""
         if not name.endswith(".zip"):
             return False
         try:
-            with place.open(name) as stream, zipfile.ZipFile(stream) as pack:
+            with file_root.open(name) as stream, zipfile.ZipFile(stream) as pack:
                 return _META in pack.namelist()
         except (zipfile.BadZipFile, OSError):
             return False
@@ -59,8 +59,8 @@ class Strips(Reader):
     def _unpack(self, folder: Path, progress: Progress | None) -> None:
         facts = Facts(source=self.name, recipe=self.recipe, time_steps=self.time_steps, label_rate=self.label_rate)
         report = progress or (lambda done, total: None)
-        place = FileRoot.of(self.path.parent)
-        rows = ManifestBuilder(place, folder, facts, progress=lambda done, total: report(done, total or done))
+        file_root = FileRoot.of(self.path.parent)
+        rows = ManifestBuilder(file_root, folder, facts, progress=lambda done, total: report(done, total or done))
         try:
             self.read(self.path.name, rows)
             if rows.problems:
@@ -72,8 +72,8 @@ class Strips(Reader):
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add the images of every strip, timed by the day on which their class was first seen, if that is given."""
-        path = rows.place.path(name)
-        with rows.place.open(name) as stream:
+        path = rows.file_root.path(name)
+        with rows.file_root.open(name) as stream:
             try:
                 pack = zipfile.ZipFile(stream)
                 meta = json.loads(_content(pack, _META))

@@ -48,7 +48,7 @@ def pretrain(
     device: torch.device,
     progress: Callable[[float, float], None],
     bad_share: float = BAD_SHARE,
-    say: Callable[[str], None] = lambda sentence: None,
+    notify: Callable[[str], None] = lambda sentence: None,
 ) -> Network:
     """Pre-train in a folder, going on where an unfinished run of the same configuration stopped.
 
@@ -58,12 +58,12 @@ def pretrain(
     stream = cached_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
-    net = Net(network, ledger, config.seed, network.state_dict, say)
+    net = Net(network, ledger, config.seed, network.state_dict, notify)
     loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
     # Only now: what cannot be started must not claim the folder.
-    with locked(make_folder(folder), say), disk_errors(folder):
+    with locked(make_folder(folder), notify), disk_errors(folder):
         _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
-        _learn(net, network, stream, loader, config, folder, progress, say)
+        _learn(net, network, stream, loader, config, folder, progress, notify)
         _save_pictures(net, ledger, network, stream, loader, folder)
     return network
 
@@ -76,19 +76,19 @@ def _learn(
     config: Pretraining,
     folder: Path,
     progress: Callable[[float, float], None],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Make all updates that are left, saving on the way."""
     optimizer = _optimizer(network, config)
     checkpoints = Checkpoints(folder / CHECKPOINTS, KEPT)
-    done, event_log = _resume(network, optimizer, checkpoints, say)
+    done, event_log = _resume(network, optimizer, checkpoints, notify)
     events = EventLog(folder / "events.jsonl", keep=event_log)
     augmentation = Augmentation(crop=config.crop, flip=config.flip)
     pools = pools_of(stream, 1, Mix(unlabeled=1))
     draws = (sample(pools, {"unlabeled": config.batch}, (config.seed, update)) for update in itertools.count(done))
     batches = loader.iterate(draws, ahead=augmentation)
     started, world = time.perf_counter(), World()
-    with listening(world, say):
+    with listening(world, notify):
         for update in range(done, config.updates):
             (draw,), (images,) = next(batches)
             key = (config.seed, "pretrain", update)
@@ -144,12 +144,12 @@ def _save(network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoin
 
 
 def _resume(
-    network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, say: Callable[[str], None]
+    network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, notify: Callable[[str], None]
 ) -> tuple[int, int]:
     """Return how many updates were done and how long the event_log was."""
     saved, damages = checkpoints.load()
     for sentence in damages:
-        say(sentence)
+        notify(sentence)
     if saved is None:
         return 0, 0
     weights: dict[str, torch.Tensor] = {}
