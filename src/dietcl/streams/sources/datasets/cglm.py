@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import ManifestBuilder
-from dietcl.streams.sources.parsing.path_lists import columns, find_images, inside
+from dietcl.streams.sources.parsing.path_lists import columns, find_images, inside, numbered_lines
 from dietcl.streams.sources.reader import Reader
 
 TABLES = {"train.txt": "train", "test.txt": "test"}
@@ -26,10 +26,10 @@ class Cglm(Reader):
     @staticmethod
     def fits(file_root: FileRoot, name: str) -> bool:
         """Accept a folder with both tables, if their lines look right."""
-        if name or not all(file_root.has(file) for file in TABLES):
+        if name or not all(map(file_root.has, TABLES)):
             return False
         with file_root.text("train.txt") as lines:
-            return len(lines.readline().split("\t")) == 3
+            return lines.readline().count("\t") == 2
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add both tables; test images of classes without a training image stay, and count as wrong."""
@@ -51,10 +51,9 @@ class Cglm(Reader):
 
 def _lines(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str, str]]:
     """Yield the number, class, path and time of each line."""
-    with rows.file_root.text(file) as lines:
-        for number, line in enumerate(lines, start=1):
-            fields = [field.strip() for field in line.split("\t")]
-            if len(fields) == 3 and all(fields):
-                yield number, fields[0], fields[1], fields[2]
-            elif any(fields):
-                rows.problem(file, number, "the line is not a class, a path and a time between tabs")
+    for number, line in numbered_lines(rows.file_root, file):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) == 3 and all(fields):
+            yield number, fields[0], fields[1], fields[2]
+        else:
+            rows.problem(file, number, "the line is not a class, a path and a time between tabs")

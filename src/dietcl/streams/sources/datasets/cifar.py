@@ -7,6 +7,7 @@ import numpy as np
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.sources.parsing.path_lists import numbered_lines
 from dietcl.streams.sources.parsing.records import Records, at_once
 from dietcl.streams.sources.reader import Reader
 
@@ -39,24 +40,21 @@ class Cifar(Reader):
         files = _HUNDRED if hundred else _TEN
         if f"{name}.bin" in files or not (name or any(map(file_root.has, files))):
             if name or _is_pickled(file_root):
-                version = "the python version of CIFAR, made of pickles, which are never loaded"
-                raise UserError(f"{file_root.path(name)}: {version}; get the binary version")
-            raise UserError(f"{file_root.root}: none of {', '.join(files)} is here; is the path right?")
+                fault = "the python version of CIFAR is in pickles, which are never loaded"
+                raise UserError(f"{file_root.path(name)}: {fault}; get the binary version")
+            raise UserError(f"{file_root.root}: none of {', '.join(files)} exists; is the path right?")
         if self.coarse and not hundred:
             raise UserError(f"--coarse: {file_root.root} is not CIFAR-100, which alone has superclasses; leave it out")
         names = (_COARSE if self.coarse else _FINE) if hundred else "batches.meta.txt"
-        with file_root.text(names) as lines:
-            classes = [line.strip() for line in lines if line.strip()]
+        classes = [line.strip() for _, line in numbered_lines(file_root, names)]
         if not classes:
             raise UserError(f"{file_root.path(names)}: names no classes; get it again")
         rows.suggest(recipe="class", time_steps=min(20, max(1, len(classes) // 2)))
         # A record of CIFAR-100 begins with the superclass and goes on with the class.
         head, position = (2, 0 if self.coarse else 1) if hundred else (1, 0)
-        for file, split in files.items():
-            if name not in ("", file):
-                continue
+        for file in (file for file in files if name in ("", file)):
             if file_root.has(file):
-                _read_file(file, split, classes, head, position, rows)
+                _read_file(file, files[file], classes, head, position, rows)
             else:
                 rows.problem(file, None, "the file is missing")
 
@@ -79,10 +77,7 @@ def _read_file(file: str, split: str, classes: list[str], head: int, position: i
 
 
 def _is_pickled(file_root: FileRoot) -> bool:
-    ten = file_root.has("data_batch_1") and file_root.has("batches.meta")
-    return ten or (
-        file_root.has("meta")
-        and file_root.has("train")
-        and file_root.has("test")
-        and "train" not in file_root.folders()
+    is_ten, is_hundred = (
+        all(map(file_root.has, files)) for files in (("data_batch_1", "batches.meta"), ("meta", "train", "test"))
     )
+    return is_ten or (is_hundred and "train" not in file_root.folders())

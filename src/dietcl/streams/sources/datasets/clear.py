@@ -15,7 +15,7 @@ from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.image_writer import is_hostile
 from dietcl.streams.manifest_builder import ManifestBuilder
 from dietcl.streams.options import MOST_TIME_STEPS
-from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.parsing.path_lists import columns, numbered_lines
 from dietcl.streams.sources.reader import Reader
 
 _METADATA, _NAMES = "labeled_metadata.json", "class_names.txt"
@@ -42,9 +42,9 @@ class Clear(Reader):
         """Add every image that the lists of both splits name."""
         lists = {split: list(self._lists(split, rows)) for split in _SPLITS}
         buckets = sorted({bucket for found in lists.values() for bucket, _, _ in found})
-        consecutive = bool(buckets) and buckets[-1] - buckets[0] == len(buckets) - 1
+        is_consecutive = bool(buckets) and buckets[-1] - buckets[0] == len(buckets) - 1
         steps = min(max(1, len(buckets)), MOST_TIME_STEPS)
-        rows.suggest(recipe="time", time_steps=steps, cut="duration" if consecutive else "count")
+        rows.suggest(recipe="time", time_steps=steps, cut="duration" if is_consecutive else "count")
         for split, found in lists.items():
             for path, label, time in columns(_images(split, found, rows)):
                 rows.refer(path, label=label, time=time, split=split)
@@ -54,8 +54,7 @@ class Clear(Reader):
         file, names = f"{split}/{_METADATA}", f"{split}/{_NAMES}"
         classes = None
         if rows.file_root.has(names):
-            with rows.file_root.text(names) as lines:
-                classes = {line.strip() for line in lines}
+            classes = {line.strip() for _, line in numbered_lines(rows.file_root, names)}
         for bucket, paths in _mapping(file, rows).items():
             if not (bucket.isascii() and bucket.isdigit() and len(bucket) < 10):
                 rows.problem(file, None, f"the bucket has no number: {bucket[:40]!r}")

@@ -4,16 +4,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
-from posixpath import basename
+from importlib.metadata import distribution
+from posixpath import basename, dirname
 
 from dietcl.errors import UserError
 from dietcl.rng import numpy_generator
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
-from dietcl.streams.options import IMAGE_SUFFIXES
-from dietcl.streams.sources.parsing.path_lists import columns, find_images
+from dietcl.streams.sources.parsing.path_lists import columns, find_images, inside, is_image, numbered_lines
 from dietcl.streams.sources.reader import Reader
 
 LAYOUTS = (("imagenet21k_train", "imagenet21k_val"), ("train", "val"))
@@ -47,10 +45,8 @@ class ImageNet10k(Reader):
         rows.keep_cut()
         layout = None if name else _layout(rows.file_root)
         if layout is None:
-            raise UserError(
-                f"{rows.file_root.path(name).rstrip('/')}: not a folder with imagenet21k_train/ and imagenet21k_val/, "
-                "or train/ and val/; give the one where ImageNet-21K-P was processed into"
-            )
+            fault = "not a folder with imagenet21k_train/ and imagenet21k_val/, or train/ and val/"
+            raise UserError(f"{rows.file_root.path(name).rstrip('/')}: {fault}; give that of ImageNet-21K-P")
         for top, split in zip(layout, ("train", "test"), strict=True):
             images = ((path, found) for found in _classes(top, rows) for path in _images(f"{top}/{found}", rows))
             for file, label in columns(images):
@@ -74,8 +70,7 @@ class ImageNet2k(Reader):
         if self.classes < 1:
             raise UserError(f"--classes {self.classes}: give at least 1")
         if self.at_least <= TEST_PER_CLASS + VALIDATION_PER_CLASS:
-            advice = "give more than the 60 images that are set aside in each class"
-            raise UserError(f"--at-least {self.at_least}: {advice}")
+            raise UserError(f"--at-least {self.at_least}: give more than the 60 images set aside in each class")
 
     @staticmethod
     def fits(file_root: FileRoot, name: str) -> bool:
@@ -94,9 +89,9 @@ class ImageNet2k(Reader):
             return
         folder, _, train_order = order.rpartition("/")
         for name, split in ((train_order, "train"), (TEST_ORDER, "test")):
-            file = f"{folder}/{name}".lstrip("/")
+            file = inside(folder, name)
             for row, paths, label in columns(_listed(file, rows)):
-                find_images(rows.file_root, [""], paths)
+                find_images(rows.file_root, [""], paths, "is the data complete?")
                 rows.refer(paths, label=label, split=split, row=row, listed_in=file)
 
     def _chosen(self, rows: ManifestBuilder) -> Iterator[tuple[str, str, str]]:
@@ -104,9 +99,8 @@ class ImageNet2k(Reader):
         folders: dict[str, list[str]] = {}  # by class
         for top in _layout(rows.file_root) or ("",):
             for found in _classes(top, rows):
-                if found not in PROBLEMATIC:
-                    folders.setdefault(found, []).append(f"{top}/{found}".lstrip("/"))
-        names, taken = sorted(folders), 0
+                folders.setdefault(found, []).append(inside(top, found))
+        names, taken = sorted(folders.keys() - PROBLEMATIC), 0
         for number in numpy_generator(self.seed, "imagenet2k").permutation(len(names)):
             if taken == self.classes:
                 return
@@ -120,19 +114,15 @@ class ImageNet2k(Reader):
             yield from ((paths[i], name, "test") for i in order[:TEST_PER_CLASS])
             yield from ((paths[i], name, "train") for i in order[TEST_PER_CLASS + VALIDATION_PER_CLASS :])
         if taken < self.classes:
-            raise UserError(
-                f"{rows.file_root.root}: {taken} classes beyond ImageNet-1k have at least {self.at_least} images, and "
-                f"{self.classes} are wanted; give ImageNet-21K, or other --classes and --at-least"
-            )
+            fault = f"{taken} classes beyond ImageNet-1k have at least {self.at_least} images, not {self.classes}"
+            raise UserError(f"{rows.file_root.root}: {fault}; give ImageNet-21K, or other --classes and --at-least")
 
 
 @cache
 def imagenet1k() -> frozenset[str]:
     """Return the 1,000 classes of ImageNet-1k, from the list that timm installs."""
-    package = find_spec("timm")  # not imported, which would take seconds
-    assert package is not None
-    assert package.origin is not None
-    return frozenset((Path(package.origin).parent / "data" / "_info" / "imagenet_synsets.txt").read_text().split())
+    # timm is not imported, which would take seconds.
+    return frozenset(distribution("timm").locate_file("timm/data/_info/imagenet_synsets.txt").read_text().split())
 
 
 def _layout(file_root: FileRoot) -> tuple[str, str] | None:
@@ -146,22 +136,20 @@ def _order(file_root: FileRoot) -> str | None:
 
 
 def _classes(top: str, rows: ManifestBuilder) -> Iterator[str]:
-    """Yield the class folders that ImageNet-1k lacks and that lie in the place themselves."""
+    """Yield the names of the class folders that ImageNet-1k lacks and that are no links to outside the root."""
     for name in rows.file_root.folders(top):
-        path = f"{top}/{name}".lstrip("/")
+        path = inside(top, name)
         if not _CLASS.fullmatch(name):
             rows.problem(path, None, "not a class folder such as n01440764")
-        elif name in imagenet1k():
-            continue
-        elif rows.file_root.leads_outside(path):
+        elif name not in imagenet1k() and rows.file_root.leads_outside(path):
             rows.problem(path, None, "a link leads outside the folder")
-        else:
+        elif name not in imagenet1k():
             yield name
 
 
 def _images(folder: str, rows: ManifestBuilder) -> Iterator[str]:
     for path in rows.file_root.files(folder):
-        if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES:
+        if is_image(path):
             yield path
         elif not basename(path).startswith("."):
             rows.problem(path, None, NOT_AN_IMAGE)
@@ -169,11 +157,10 @@ def _images(folder: str, rows: ManifestBuilder) -> Iterator[str]:
 
 def _listed(file: str, rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
     """Yield the number, path and class of each line, such as /train/n01440764/n01440764_10026.JPEG."""
-    with rows.file_root.text(file) as lines:
-        for number, line in enumerate(lines, start=1):
-            path = line.strip().lstrip("/")
-            *_, found, _ = ["", "", *path.split("/")]
-            if _CLASS.fullmatch(found):
-                yield number, path, found
-            elif path:
-                rows.problem(file, number, "the line is not a path such as /train/n01440764/n01440764_10026.JPEG")
+    for number, line in numbered_lines(rows.file_root, file):
+        path = line.strip().lstrip("/")
+        label = basename(dirname(path))
+        if _CLASS.fullmatch(label):
+            yield number, path, label
+        else:
+            rows.problem(file, number, "the line is not a path such as /train/n01440764/n01440764_10026.JPEG")

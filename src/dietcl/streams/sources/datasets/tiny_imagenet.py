@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
-from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.parsing.path_lists import columns, numbered_lines
 from dietcl.streams.sources.reader import Reader
 
 _WNIDS, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
@@ -25,8 +25,7 @@ class TinyImageNet(Reader):
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add the images of train/ by their folders and those of val/ by the list beside them."""
-        with rows.file_root.text(_WNIDS) as lines:
-            classes = {line.strip() for line in lines}
+        classes = {line.strip() for _, line in numbered_lines(rows.file_root, _WNIDS)}
         for file, label in columns(_training(classes, rows)):
             rows.refer(file, label=label)
         for row, file, label in columns(_validation(classes, rows)):
@@ -50,21 +49,18 @@ def _training(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[str, s
 def _validation(classes: set[str], rows: ManifestBuilder) -> Iterator[tuple[int, str, str]]:
     unlisted = {path for path in _files("val", rows) if path != _ANNOTATIONS}
     listed: set[str] = set()
-    with rows.file_root.text(_ANNOTATIONS) as lines:
-        for row, line in enumerate(lines, start=1):  # as editors count
-            if not line.strip():
-                continue
-            file, _, rest = line.rstrip("\r\n").partition("\t")
-            path, label = f"val/images/{file}", rest.partition("\t")[0]
-            if label not in classes:
-                rows.problem(_ANNOTATIONS, row, f"the class is not in {_WNIDS}: {label or 'there is none'}")
-            elif path in listed:
-                rows.problem(_ANNOTATIONS, row, f"the file is listed twice: {file}")
-            elif path not in unlisted:
-                rows.problem(_ANNOTATIONS, row, f"the file is missing: {file}")
-            else:
-                yield row, path, label
-            listed.add(path)
+    for row, line in numbered_lines(rows.file_root, _ANNOTATIONS):
+        file, label = [*line.split("\t"), ""][:2]
+        path = f"val/images/{file}"
+        if label not in classes:
+            rows.problem(_ANNOTATIONS, row, f"the class is not in {_WNIDS}: {label or 'there is none'}")
+        elif path in listed:
+            rows.problem(_ANNOTATIONS, row, f"the file is listed twice: {file}")
+        elif path not in unlisted:
+            rows.problem(_ANNOTATIONS, row, f"the file is missing: {file}")
+        else:
+            yield row, path, label
+        listed.add(path)
     for path in sorted(unlisted - listed):
         rows.problem(path, None, f"not listed in {_ANNOTATIONS}")
 

@@ -3,7 +3,7 @@
 import pickle
 import zipfile
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from dietcl.errors import UserError, reason
 from dietcl.streams.filesystem import FileRoot
@@ -19,8 +19,10 @@ def load_list(file_root: FileRoot, file: str) -> Sequence[Any]:
     try:
         with file_root.open(file) as source:
             is_zip = source.read(4) == b"PK\3\4"
-            if is_zip:
-                _refuse_zip_bomb(path, source)
+            claimed = sum(member.file_size for member in zipfile.ZipFile(source).infolist()) if is_zip else 0
+            if claimed > source.seek(0, 2):  # a zip bomb: torch.save compresses nothing
+                fault = f"it claims to hold {claimed:,} bytes, more than the file has"
+                raise UserError(f"{path}: refused; {fault}; {_ADVICE}")
             source.seek(0)
             mmap = is_zip and file_root.is_local
             found = torch.load(path if mmap else source, map_location="cpu", weights_only=True, mmap=mmap)
@@ -39,9 +41,3 @@ def load_list(file_root: FileRoot, file: str) -> Sequence[Any]:
         values: list[Any] = found.tolist()
         return values
     raise UserError(f"{path}: must hold a list or a one-dimensional tensor; {_ADVICE}")
-
-
-def _refuse_zip_bomb(path: str, source: BinaryIO) -> None:
-    claimed = sum(member.file_size for member in zipfile.ZipFile(source).infolist())
-    if claimed > source.seek(0, 2):  # torch.save compresses nothing
-        raise UserError(f"{path}: refused; it claims to hold {claimed:,} bytes, more than the file has; {_ADVICE}")
