@@ -232,7 +232,7 @@ def test_an_order_names_every_time_step_once(tmp_path: Path, order: str) -> None
 
 
 def test_an_order_without_time_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="found none: images lie directly in class folders"):
+    with pytest.raises(UserError, match="found none: images are directly in class folders"):
         read(fill(tmp_path / "in", "cat/1.jpg"), tmp_path / "out", order="cat")
 
 

@@ -486,7 +486,7 @@ def test_the_first_error_says_where_paths_start(tmp_path: Path) -> None:
         prepare(Table(), table, tmp_path / "out")
     with pytest.raises(UserError, match=r"photos/lost/1.jpg: no such image.*; paths are relative to --root photos$"):
         prepare(Table(root="photos"), table, tmp_path / "out")
-    with pytest.raises(UserError, match=r"--root nowhere: no such folder, neither in .* nor in the current folder"):
+    with pytest.raises(UserError, match=r"--root nowhere: no such folder in .*, nor in the current folder"):
         prepare(Table(root="nowhere"), table, tmp_path / "out")
 
 

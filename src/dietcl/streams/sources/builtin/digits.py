@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dietcl.errors import UserError
 from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
-from dietcl.streams.sources.reader import StreamDefaults
+from dietcl.streams.sources.defaults import StreamDefaults
 
 VERSION = 1  # raise it when the same options give other pixels
 

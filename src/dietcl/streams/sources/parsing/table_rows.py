@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from dietcl.errors import UserError, reason
 from dietcl.streams.filesystem import FileRoot
 
-Batch = tuple[npt.NDArray[np.int64], pa.RecordBatch]  # the number of each row, and the rows
+Numbers = npt.NDArray[np.int64]
+Batch = tuple[Numbers, pa.RecordBatch]  # the number of each row, and the rows
 Problem = Callable[[int, str], None]  # takes the number of a row and what is wrong with it
-_BUFFER = 2**20  # bytes of a Parquet column that are fetched at once: a whole row group of images may be gigabytes
+_BUFFER = 2**20  # bytes of a Parquet column that are fetched at once: a row group of images may be gigabytes
 _BLOCK = 2**22  # bytes of a CSV file that are parsed together
 _LONGEST = 2**24  # bytes that a line may have
 _HEADER = 2**20  # bytes that a header may have
@@ -31,9 +32,8 @@ def open_parquet(file_root: FileRoot, name: str) -> pq.ParquetFile:
         return pq.ParquetFile(source, buffer_size=_BUFFER)
     except (pa.ArrowException, OSError, ValueError) as error:
         source.close()
-        raise UserError(
-            f"{file_root.path(name)}: not a readable Parquet file ({reason(error)}); write it again"
-        ) from None
+        fault = f"not a readable Parquet file ({reason(error)})"
+        raise UserError(f"{file_root.path(name)}: {fault}; write it again") from None
 
 
 def parquet_batches(file_root: FileRoot, name: str, columns: Sequence[str], rows: int = 2**17) -> Iterator[Batch]:
@@ -77,7 +77,7 @@ def columns_of(reader: Any, roles: Sequence[str], there: Sequence[str], path: st
 def csv_batches(file_root: FileRoot, name: str, columns: Sequence[str], problem: Problem) -> Iterator[Batch]:
     """Yield columns of a CSV file as strings; rows are numbered by their lines, and the header is row 1."""
     delimiter, header = csv_header(file_root, name)
-    parser = _Parser(delimiter, len(header), [header.index(column) for column in columns], problem)
+    wanted = [header.index(column) for column in columns]
     quotes = _Quotes(delimiter)
     done = 0
     try:
@@ -89,11 +89,13 @@ def csv_batches(file_root: FileRoot, name: str, columns: Sequence[str], problem:
                     problem(row, "the row has quotes that do not match, or a line break inside them")
                 good &= number > 1
                 done += len(lines)
-                for rows, table in parser.rows(number[good], list(compress(lines, good))):
-                    yield _as_text(rows, table.rename_columns(columns), problem)
+                if good.any():
+                    kept = list(compress(lines, good))
+                    for rows, table in _parse(number[good], kept, delimiter, len(header), wanted, problem):
+                        yield _as_text(rows, table.rename_columns(columns), problem)
     except (OSError, ValueError) as error:
-        where = f"{file_root.path(name)}: not a readable table after row {done}"
-        raise UserError(f"{where} ({reason(error)}); mend it") from None
+        fault = f"not a readable table after row {done} ({reason(error)})"
+        raise UserError(f"{file_root.path(name)}: {fault}; correct it") from None
 
 
 def csv_header(file_root: FileRoot, name: str) -> tuple[str, list[str]]:
@@ -138,81 +140,63 @@ class _Quotes:
     def match(self, lines: list[bytes]) -> npt.NDArray[np.bool_]:
         """Return which of the next lines are rows; those without quotes always are."""
         good = np.ones(len(lines), np.bool_)
-        file_root = [i for i, line in enumerate(lines) if b'"' in line]
-        quoted = pa.array([lines[i] for i in file_root], pa.binary())
+        at = [i for i, line in enumerate(lines) if b'"' in line]
+        quoted = pa.array([lines[i] for i in at], pa.binary())
         is_row, is_strict = (
             pc.match_substring_regex(quoted, pattern).to_numpy(zero_copy_only=False)
             for pattern in (self._row, self._strict)
         )
         # The first quote after an open one may close it, and its line be the end of a row rather than a row.
         is_open = np.concatenate([[self._is_open], ~is_row])
-        good[file_root] = is_row & (is_strict | ~is_open[:-1])
+        good[at] = is_row & (is_strict | ~is_open[:-1])
         self._is_open = bool(is_open[-1])
         return good
 
 
-class _Parser:
-    """Parses lines into columns, and checks that each line became one row."""
+def _parse(
+    number: Numbers, lines: list[bytes], delimiter: str, width: int, wanted: list[int], problem: Problem
+) -> Iterator[Batch]:
+    """Yield the wanted columns of lines, with the numbers of their rows, and check that each line became one row."""
+    names = [str(column) for column in range(width)]  # those in the header may be there twice
+    skipped: dict[int, int] = {}  # position of a line -> the number of its fields
+    data = b"\n".join([*lines, b""])
 
-    def __init__(self, delimiter: str, width: int, wanted: list[int], problem: Problem) -> None:
-        self._delimiter, self._problem = delimiter, problem
-        self._names = [str(column) for column in range(width)]  # those in the header may be there twice
-        # Nothing is guessed: 007 stays 007, and what is not UTF-8 costs its row only.
-        self._convert = pa_csv.ConvertOptions(
-            include_columns=[self._names[column] for column in wanted],
-            column_types=dict.fromkeys(self._names, pa.binary()),
+    def skip(row: Any) -> str:
+        skipped[row.number - 1] = row.actual_columns
+        return "skip"
+
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(data),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+            # Empty lines are rows, too.
+            pa_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False, invalid_row_handler=skip),
+            # Nothing is guessed: 007 stays 007, and what is not UTF-8 costs its row only.
+            pa_csv.ConvertOptions(
+                include_columns=[names[column] for column in wanted], column_types=dict.fromkeys(names, pa.binary())
+            ),
         )
-
-    def rows(self, number: npt.NDArray[np.int64], lines: list[bytes]) -> Iterator[Batch]:
-        """Yield the rows that lines hold, with their numbers."""
-        if not lines:
-            return
-        table, bad = self._parse(b"\n".join([*lines, b""]))
-        if table is not None and len(table) + len(bad) == len(lines):
-            for i, fields in bad.items():
-                self._problem(int(number[i]), f"the row has another number of fields than the header ({fields})")
-            if len(table):
-                yield np.delete(number, list(bad)), table
-        elif len(lines) == 1:
-            self._problem(int(number[0]), "the row cannot be parsed")
-        else:  # nothing known leads here; if something does, it must not take other rows with it
-            half = len(lines) // 2
-            yield from self.rows(number[:half], lines[:half])
-            yield from self.rows(number[half:], lines[half:])
-
-    def _parse(self, data: bytes) -> tuple[pa.RecordBatch | None, dict[int, int]]:
-        """Return the rows, and the number of fields of each row that was skipped, by position."""
-        bad: dict[int, int] = {}
-
-        def skip(row: Any) -> str:
-            bad[row.number - 1] = row.actual_columns
-            return "skip"
-
-        try:
-            table = pa_csv.read_csv(
-                pa.BufferReader(data),
-                pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names),
-                # Empty lines are rows, too.
-                pa_csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False, invalid_row_handler=skip),
-                self._convert,
-            )
-        except pa.ArrowException:
-            return None, bad
-        columns = [column.combine_chunks() for column in table.columns]
-        return pa.record_batch(columns, names=table.column_names), bad
+    except pa.ArrowException:
+        table = None
+    if table is not None and len(table) + len(skipped) == len(lines):
+        for i, count in skipped.items():
+            problem(int(number[i]), f"the row has another number of fields than the header ({count})")
+        for batch in table.combine_chunks().to_batches():
+            yield np.delete(number, list(skipped)), batch
+    elif len(lines) == 1:
+        problem(int(number[0]), "the row cannot be parsed")
+    else:  # no known input leads to this; if one does, it must not take other rows with it
+        for half in (slice(len(lines) // 2), slice(len(lines) // 2, None)):
+            yield from _parse(number[half], lines[half], delimiter, width, wanted, problem)
 
 
-def _as_text(number: npt.NDArray[np.int64], table: pa.RecordBatch, problem: Problem) -> Batch:
+def _as_text(number: Numbers, table: pa.RecordBatch, problem: Problem) -> Batch:
     """Decode bytes to strings, without the rows that are not text."""
     try:
         return number, pa.record_batch([column.cast(pa.string()) for column in table.columns], table.schema.names)
     except pa.ArrowInvalid:
-        pass
-    good = np.ones(len(number), np.bool_)
-    for i, row in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True)):
-        try:
-            b",".join(row).decode()
-        except UnicodeDecodeError:
-            good[i] = False
-            problem(int(number[i]), "the row is not UTF-8 text")
+        rows = (b",".join(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True))
+        good = np.array([row.decode(errors="ignore").encode() == row for row in rows])
+    for row in number[~good].tolist():
+        problem(row, "the row is not UTF-8 text")
     return _as_text(number[good], table.filter(pa.array(good)), problem)

@@ -9,9 +9,8 @@ from pathlib import PurePosixPath
 from dietcl.errors import UserError
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import NOT_AN_IMAGE, ManifestBuilder
-from dietcl.streams.options import IMAGE_SUFFIXES
 from dietcl.streams.quarantine import QUARANTINE
-from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.parsing.path_lists import columns, inside, is_image, is_text
 from dietcl.streams.sources.reader import GeneralReader
 
 SPLITS = {"train": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
@@ -24,8 +23,6 @@ class Folder(GeneralReader):
 
     name = "folder"
 
-    test_share: float = 0.1
-    """Share of the labeled images that become test images where there is no test folder."""
     order: str = ""
     """Time-step folders in order, separated by commas (by default in natural order: step2 before step10)."""
 
@@ -54,7 +51,7 @@ class Folder(GeneralReader):
             return natural
         order = [name.strip() for name in self.order.split(",")]
         if set(order) != names or len(order) != len(names):
-            found = ",".join(natural) if names else "none: images lie directly in class folders"
+            found = ",".join(natural) or "none: images are directly in class folders"
             raise UserError(f"--order {self.order}: name each time-step folder of {root} once; found {found}")
         return order
 
@@ -64,32 +61,30 @@ def _entries(
 ) -> Iterator[tuple[str, str | None, int | None, str]]:
     """Yield the path, class, time step and split of every image."""
     for path in rows.file_root.files():
-        *folders, image = PurePosixPath(path).parts
-        is_own = path.startswith("manifest.") or path == QUARANTINE
-        if is_own or any(part.startswith(".") for part in (*folders, image)):
+        parts = PurePosixPath(path).parts
+        if path.startswith("manifest.") or path == QUARANTINE or any(part.startswith(".") for part in parts):
             continue
-        if not _is_text(path):
+        folders = list(parts[:-1])
+        split = SPLITS.get(folders.pop(0)) if has_splits and folders else "train"
+        if not is_text(path):
             rows.problem(path.encode(errors="backslashreplace").decode(), None, "the name is not UTF-8")
-            continue
-        if PurePosixPath(image).suffix.lower() not in IMAGE_SUFFIXES:
+        elif not is_image(path):
             # A symlink to a folder that is not followed is listed as a file.
             is_link = rows.file_root.is_local and os.path.isdir(rows.file_root.path(path))
             rows.problem(path, None, LINK_NOT_FOLLOWED if is_link else NOT_AN_IMAGE)
-            continue
-        split = SPLITS.get(folders.pop(0), "") if has_splits and folders else "train"
-        if not split:
+        elif split is None:
             rows.problem(path, None, "neither in train/ nor in test/")
-            continue
-        time = steps.get(folders.pop(0)) if steps and len(folders) > 1 else None
-        yield path, "/".join(folders) or None, time, split
+        else:
+            time = steps.get(folders.pop(0)) if steps and len(folders) > 1 else None
+            yield path, "/".join(folders) or None, time, split
 
 
 def _step_names(file_root: FileRoot, tops: list[str]) -> set[str]:
-    """Return the time-step folders; none if images lie directly in class folders."""
+    """Return the time-step folders; none if images are directly in class folders."""
     names: set[str] = set()
     for top in tops:
         for name in _contents(file_root, top)[0]:
-            folders, has_images = _contents(file_root, f"{top}/{name}".strip("/"))
+            folders, has_images = _contents(file_root, inside(top, name))
             if has_images or not folders:
                 return set()  # usually decided by the first folder, so no other is listed
             names.add(name)
@@ -99,14 +94,9 @@ def _step_names(file_root: FileRoot, tops: list[str]) -> set[str]:
 def _contents(file_root: FileRoot, under: str) -> tuple[list[str], bool]:
     """Return the folders in a folder, and whether it holds images as well."""
     # Hidden names are not read; the scratch folder of a manifest in the making is one of them.
-    found = [(name, is_folder) for name, is_folder in file_root.entries(under) if name[0] != "." and _is_text(name)]
-    images = (not is_folder and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name, is_folder in found)
-    return [name for name, is_folder in found if is_folder], any(images)
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name can be encoded as UTF-8."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+    found = [(name, is_folder) for name, is_folder in file_root.entries(under) if name[0] != "." and is_text(name)]
+    has_images = any(is_image(name) and not is_folder for name, is_folder in found)
+    return [name for name, is_folder in found if is_folder], has_images
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,7 +14,7 @@ from dietcl.errors import UserError
 from dietcl.streams.column_coercion import whole_numbers
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import ManifestBuilder
-from dietcl.streams.sources.parsing.table_rows import Batch, columns_of, open_parquet, parquet_batches, parquet_schema
+from dietcl.streams.sources.parsing.table_rows import columns_of, open_parquet, parquet_batches, parquet_schema
 from dietcl.streams.sources.reader import GeneralReader
 from dietcl.streams.sources.readers.folder import SPLITS
 
@@ -37,8 +36,6 @@ class HuggingFace(GeneralReader):
     """Column of the classes, as names or as numbers that the metadata names."""
     time: str = "time"
     """Column of the times: numbers or dates."""
-    test_share: float = 0.1
-    """Share of the labeled images that become test images where no file is for tests."""
 
     @staticmethod
     def fits(file_root: FileRoot, name: str) -> bool:
@@ -69,42 +66,38 @@ class HuggingFace(GeneralReader):
             if splits[file] is None and any(splits.values()):
                 rows.problem(file, None, "neither train nor test by its name")
                 continue
-            self._read_file(file, columns[file], _class_names(schema, self.label), splits[file] or "train", rows)
+            classes = _class_names(schema, self.label)
+            try:
+                _read_file(file, columns[file], classes, splits[file] or "train", rows)
+            except UserError as error:
+                rows.problem(file, None, f"the file cannot be read to its end ({error})")
 
     def _columns(self, path: str, schema: pa.Schema) -> dict[str, str]:
         columns = columns_of(self, ROLES, schema.names, path)
         field = schema.field(columns["image"])
         if not _is_image(field):
-            fault = f"column {field.name!r} holds {field.type}"
-            raise UserError(f"{path}: {fault}; --image needs a column of encoded images")
+            raise UserError(
+                f"{path}: column {field.name!r} holds {field.type}; --image needs a column of encoded images"
+            )
         return columns
 
-    def _read_file(
-        self, file: str, columns: dict[str, str], classes: list[str], split: str, rows: ManifestBuilder
-    ) -> None:
-        names = list(dict.fromkeys(columns.values()))
-        for number, batch in _batches(file, names, rows):
-            found = {role: batch[names.index(column)] for role, column in columns.items()}
-            kind = found["label"].type if classes and "label" in found else pa.null()
-            if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-                known, found["label"] = _named(found["label"], classes)
-                for i in np.flatnonzero(~known).tolist():
-                    code = batch[columns["label"]][i].as_py()
-                    rows.problem(file, int(number[i]), f"the label has no name in the metadata ({code})")
-                number, found = number[known], {role: column.filter(pa.array(known)) for role, column in found.items()}
-            images = found["image"]
-            if pa.types.is_struct(images.type):
-                images = pc.struct_field(images, "bytes")
-            data = [image or None for image in images.to_pylist()]
-            label, time, row = found.get("label"), found.get("time"), number.tolist()
-            rows.encoded(data, label=label, time=time, split=split, row=row, listed_in=file)
 
-
-def _batches(file: str, names: list[str], rows: ManifestBuilder) -> Iterator[Batch]:
-    try:
-        yield from parquet_batches(rows.file_root, file, names, _AT_ONCE)
-    except UserError as error:
-        rows.problem(file, None, f"the file cannot be read to its end ({error})")
+def _read_file(file: str, columns: dict[str, str], classes: list[str], split: str, rows: ManifestBuilder) -> None:
+    for number, batch in parquet_batches(rows.file_root, file, sorted(set(columns.values())), _AT_ONCE):
+        found = {role: batch[column] for role, column in columns.items()}
+        kind = found["label"].type if classes and "label" in found else pa.null()
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            known, found["label"] = _named(found["label"], classes)
+            for i in np.flatnonzero(~known).tolist():
+                code = batch[columns["label"]][i].as_py()
+                rows.problem(file, int(number[i]), f"the label has no name in the metadata ({code})")
+            number, found = number[known], {role: column.filter(pa.array(known)) for role, column in found.items()}
+        images = found["image"]
+        if pa.types.is_struct(images.type):
+            images = pc.struct_field(images, "bytes")
+        data = [image or None for image in images.to_pylist()]
+        label, time, row = found.get("label"), found.get("time"), number.tolist()
+        rows.encoded(data, label=label, time=time, split=split, row=row, listed_in=file)
 
 
 def _named(numbers: pa.Array, classes: list[str]) -> tuple[npt.NDArray[np.bool_], pa.Array]:
@@ -114,8 +107,7 @@ def _named(numbers: pa.Array, classes: list[str]) -> tuple[npt.NDArray[np.bool_]
         numbers, odd = whole_numbers(numbers)
     codes = pc.fill_null(numbers.cast(pa.int64(), safe=False), -1).to_numpy(zero_copy_only=False)
     known = (codes >= -1) & (codes < len(classes)) & ~odd
-    names = [classes[code] if is_known and code >= 0 else None for code, is_known in zip(codes, known, strict=True)]
-    return known, pa.array(names, pa.string())
+    return known, pa.array(np.array([*classes, None], object)[np.where(known, codes, -1)], pa.string())
 
 
 def _is_data(file: str) -> bool:

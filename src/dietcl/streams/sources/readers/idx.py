@@ -2,8 +2,6 @@
 
 import gzip
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -49,10 +47,10 @@ class Idx(Reader):
 
     def _read_pair(self, file: str, split: str, rows: ManifestBuilder) -> None:
         file_root, beside = rows.file_root, _labels_of(rows.file_root, file)
-        with _opened(file_root, file) as images_in, _opened(file_root, beside) as labels_in:
-            count, height, width = _header(file_root, file, images_in, 3)
-            (labels_count,) = _header(file_root, beside, labels_in, 1)
-            path = file_root.path(file)
+        path = file_root.path(file)
+        with file_root.open(file) as images_file, file_root.open(beside) as labels_file:
+            images_in, (count, height, width) = _read_header(images_file, path, 3)
+            labels_in, (labels_count,) = _read_header(labels_file, file_root.path(beside), 1)
             if count != labels_count:
                 raise UserError(f"{path}: {count} images, and {labels_count} labels in {beside}; get both again")
             if height != width or not 0 < height * width <= MOST_PIXELS:
@@ -68,12 +66,11 @@ class Idx(Reader):
                 done += complete
                 if complete < part:
                     short, why = (beside, labels.fault) if len(label) < len(block) else (file, images.fault)
-                    missing = f"shorter than its header says: {done} of {count}"
-                    rows.problem(short, done, f"{missing}; {why or 'the file ends here'}")
+                    why = why or "the file ends here"
+                    rows.problem(short, done, f"shorter than its header says: {done} of {count}; {why}")
                     return
             for name, records in ((file, images), (beside, labels)):
-                if len(records.take(1)) or records.fault:
-                    fault = records.fault or "more data"
+                if fault := "more data" if len(records.take(1)) else records.fault:
                     rows.problem(name, count, f"something is wrong after the last record: {fault}")
 
 
@@ -94,16 +91,11 @@ def _labels_of(file_root: FileRoot, file: str) -> str:
     raise UserError(f"{file_root.path(plain)}: the labels of {file} are missing; put them beside it")
 
 
-@contextmanager
-def _opened(file_root: FileRoot, file: str) -> Iterator[BinaryIO]:
-    with file_root.open(file) as stream:
-        yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if file.endswith(".gz") else stream
-
-
-def _header(file_root: FileRoot, file: str, stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
-    found = Records(stream, 4 * (1 + dimensions)).take(1)
-    magic, *sizes = found.view(">u4").flatten().tolist() or [None]
+def _read_header(file: BinaryIO, path: str, dimensions: int) -> tuple[BinaryIO, list[int]]:
+    """Return the file without its compression, and the sizes that its header gives."""
+    stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.endswith(".gz") else file
+    magic, *sizes = Records(stream, 4 * (1 + dimensions)).take(1).view(">u4").flatten().tolist() or [None]
     if magic != 0x800 + dimensions:  # unsigned bytes, and the number of dimensions
         kind = "images" if dimensions == 3 else "labels"
-        raise UserError(f"{file_root.path(file)}: not an IDX file of {kind} (it begins with {magic}); get it again")
-    return tuple(sizes)
+        raise UserError(f"{path}: not an IDX file of {kind} (it begins with {magic}); get it again")
+    return stream, sizes

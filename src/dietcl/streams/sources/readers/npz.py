@@ -4,10 +4,9 @@ import math
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 class _Array:
     """An array whose rows are read one after the other."""
 
-    def __init__(self, stream: BinaryIO, path: str, name: str) -> None:
+    def __init__(self, stream: IO[bytes], path: str, name: str) -> None:
         self.name, self.where = name, f"{path}: array {name!r}"
         try:
             with warnings.catch_warnings():
@@ -72,8 +71,6 @@ class Arrays(GeneralReader):
     """The one value of the split array that stands for tests (empty: every one but 0, false or train)."""
     unknown: str = ""
     """Value that stands for an unknown label or time, such as -1."""
-    test_share: float = 0.1
-    """Share of the labeled images that become test images where no array of splits is named."""
 
     @staticmethod
     def fits(file_root: FileRoot, name: str) -> bool:
@@ -87,7 +84,8 @@ class Arrays(GeneralReader):
             if self.time or self.split or self.label not in ("", "y"):
                 raise UserError(f"{name}: an .npy holds images alone; give an .npz for --label, --time and --split")
             wanted = {"images": self.images}
-        with _open_arrays(rows.file_root, name, wanted) as arrays:
+        with ExitStack() as stack:
+            arrays = _open_arrays(stack, rows.file_root, name, wanted)
             rows.total, done = _check(arrays), 0
             if not self.split:
                 rows.draw_tests(self.test_share)
@@ -137,8 +135,9 @@ def _check(arrays: dict[str, _Array]) -> int:
         raise UserError(f"{where} holds {shape}; images are squares, gray or RGB: reshape, pad or crop")
     for array in arrays.values():
         if array is not images and (array.dtype.kind not in "biufSUM" or array.shape not in ((), (1,))):
-            fault = f"{array.where} holds {array.dtype} {array.shape}"
-            raise UserError(f"{fault}; give one number, date or string an image")
+            raise UserError(
+                f"{array.where} holds {array.dtype} {array.shape}; give one number, date or string an image"
+            )
         if array.count != images.count:
             counts = f"has {images.count} rows, and {array.name!r} has {array.count}"
             raise UserError(f"{where} {counts}; give arrays of the same images")
@@ -150,33 +149,29 @@ def _equal(values: Values, text: str) -> npt.NDArray[np.bool_]:
     return np.asarray(values == (float(text) if values.dtype.kind in "iuf" else values.dtype.type(text)))
 
 
-@contextmanager
-def _open_arrays(file_root: FileRoot, file: str, wanted: Mapping[str, str]) -> Iterator[dict[str, _Array]]:
+def _open_arrays(stack: ExitStack, file_root: FileRoot, file: str, wanted: dict[str, str]) -> dict[str, _Array]:
     """Open the array of an .npy, or those of an .npz that options name; returns them by option."""
-    path = file_root.path(file)
-    with ExitStack() as stack:
-        stream = stack.enter_context(file_root.open(file))
-        if file.endswith(".npy"):
-            yield {option: _Array(stream, path, name) for option, name in wanted.items()}
-            return
-        try:
-            pack = stack.enter_context(zipfile.ZipFile(stream))
-            held = sorted(member.removesuffix(".npy") for member in pack.namelist())
-            for option, name in wanted.items():
-                if name not in held:
-                    described = ", ".join(_described(pack, path, name) for name in held[:_LISTED]) or "none"
-                    choose = f"choose with {', '.join(f'--{role}' for role in _OPTIONS)} from {described}"
-                    raise UserError(f"--{option} {name}: no such array in {path}; {choose}")
-            members = {option: stack.enter_context(pack.open(f"{name}.npy")) for option, name in wanted.items()}
-        except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, ValueError) as error:
-            raise UserError(f"{path}: not a readable .npz ({reason(error)}); save it again") from None
-        yield {option: _Array(cast(BinaryIO, member), path, wanted[option]) for option, member in members.items()}
+    path, stream = file_root.path(file), stack.enter_context(file_root.open(file))
+    if file.endswith(".npy"):
+        return {option: _Array(stream, path, name) for option, name in wanted.items()}
+    try:
+        pack = stack.enter_context(zipfile.ZipFile(stream))
+        held = sorted(member.removesuffix(".npy") for member in pack.namelist())
+        for option, name in wanted.items():
+            if name not in held:
+                described = ", ".join(_described(pack, path, name) for name in held[:_LISTED]) or "none"
+                choose = f"choose with {', '.join(f'--{role}' for role in _OPTIONS)} from {described}"
+                raise UserError(f"--{option} {name}: no such array in {path}; {choose}")
+        members = {option: stack.enter_context(pack.open(f"{name}.npy")) for option, name in wanted.items()}
+    except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{path}: not a readable .npz ({reason(error)}); save it again") from None
+    return {option: _Array(member, path, wanted[option]) for option, member in members.items()}
 
 
 def _described(pack: zipfile.ZipFile, path: str, name: str) -> str:
     try:
         with pack.open(f"{name}.npy") as member:
-            array = _Array(cast(BinaryIO, member), path, name)
+            array = _Array(member, path, name)
         return f"{name} ({array.dtype} {' x '.join(map(str, (array.count, *array.shape)))})"
     except (UserError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile):
         return name
@@ -204,9 +199,7 @@ def _arrow_values(values: Values, where: str) -> Values:
 
 
 def _channels(shape: tuple[int, ...]) -> int | None:
-    """Return the axis of the channels (-1: there is none); None if these are no squares."""
-    if len(shape) == 2 and shape[0] == shape[1]:
-        return -1
-    if len(shape) == 3 and shape[0] == shape[1] and shape[2] in (1, 3):
-        return 2
+    """Return the axis of the channels (-1: there is none); None if the images are not square."""
+    if len(shape) in (2, 3) and shape[0] == shape[1] and shape[2:] in ((), (1,), (3,)):
+        return 2 if len(shape) == 3 else -1
     return 0 if len(shape) == 3 and shape[1] == shape[2] and shape[0] in (1, 3) else None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,19 +14,13 @@ from dietcl.streams.column_coercion import NO_TIME, check_time_format, parse_tim
 from dietcl.streams.filesystem import FileRoot, is_remote
 from dietcl.streams.manifest import outside
 from dietcl.streams.manifest_builder import ManifestBuilder
+from dietcl.streams.sources.parsing import table_rows
 from dietcl.streams.sources.parsing.path_lists import find_images
-from dietcl.streams.sources.parsing.table_rows import (
-    columns_of,
-    csv_batches,
-    csv_header,
-    open_parquet,
-    parquet_batches,
-    parquet_schema,
-)
 from dietcl.streams.sources.reader import GeneralReader
 from dietcl.streams.sources.readers.folder import SPLITS
 
-ROLES = ("path", "label", "time", "split", "id")
+_ROLES = ("path", "label", "time", "split", "id")
+_TEXTS = {"path", "split", "id"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +45,6 @@ class Table(GeneralReader):
     """Accept paths to anywhere on this machine: absolute ones, and those with '..'."""
     time_format: str = ""
     """Format of the times for Python's strptime, as '%d.%m.%Y %H:%M' (by default: numbers or ISO dates)."""
-    test_share: float = 0.1
-    """Share of the labeled images that become test images where there is no column of splits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +54,7 @@ class Table(GeneralReader):
     def fits(file_root: FileRoot, name: str) -> bool:
         """Accept CSV and TSV files, and Parquet files with a column `path`."""
         if _is_parquet(name):
-            schema = parquet_schema(file_root, name)
+            schema = table_rows.parquet_schema(file_root, name)
             return schema is not None and "path" in schema.names
         return name.lower().endswith((".csv", ".tsv"))
 
@@ -73,25 +64,21 @@ class Table(GeneralReader):
         if not name:
             raise UserError(f"{file_root.root}: is a folder; give the path of the table")
         if _is_parquet(name):
-            with open_parquet(file_root, name) as file:
+            with table_rows.open_parquet(file_root, name) as file:
                 rows.total, schema = file.metadata.num_rows, file.schema_arrow
-            columns = columns_of(self, ROLES, schema.names, path)
-            for role in {"path", "split", "id"} & set(columns):
+            columns = table_rows.columns_of(self, _ROLES, schema.names, path)
+            for role in _TEXTS & set(columns):
                 _refuse_type(schema.field(columns[role]), role, path)
+            batches = partial(table_rows.parquet_batches, file_root, name)
         else:
-            columns = columns_of(self, ROLES, csv_header(file_root, name)[1], path)
+            columns = table_rows.columns_of(self, _ROLES, table_rows.csv_header(file_root, name)[1], path)
+            batches = partial(table_rows.csv_batches, file_root, name, problem=partial(rows.problem, name))
         if "split" not in columns:
             rows.draw_tests(self.test_share)
         images = self._image_root(file_root)
         rows.read_images_from(FileRoot("/") if self.allow_absolute else images)
-        names = list(dict.fromkeys(columns.values()))  # one column may have two roles
-        if _is_parquet(name):
-            batches = parquet_batches(file_root, name, names)
-        else:
-            batches = csv_batches(file_root, name, names, partial(rows.problem, name))
-        for number, batch in batches:
-            found = {role: batch[names.index(column)] for role, column in columns.items()}
-            self._add(name, number, found, images.root, rows)
+        for number, batch in batches(sorted(set(columns.values()))):  # one column may have two roles
+            self._add(name, number, {role: batch[column] for role, column in columns.items()}, images.root, rows)
         if not rows.kept and NO_TIME in rows.problems:
             raise UserError(f"{path}: {NO_TIME} in any row; give their format as --time-format")
 
@@ -102,17 +89,15 @@ class Table(GeneralReader):
             folders = [os.path.join(file_root.root, self.root), *([self.root] if file_root.is_local else [])]
             found = next(filter(FileRoot.is_folder, map(FileRoot.of, folders)), None)
         if found is None:
-            raise UserError(
-                f"--root {self.root}: no such folder, neither in {file_root.root} nor in the current folder"
-            )
+            raise UserError(f"--root {self.root}: no such folder in {file_root.root}, nor in the current folder")
         if self.allow_absolute and not found.is_local:
             raise UserError(f"--allow-absolute: not with images at {found.root}; give paths relative to it")
         return found
 
     def _add(
-        self, name: str, number: npt.NDArray[np.int64], found: dict[str, pa.Array], root: str, rows: ManifestBuilder
+        self, name: str, number: table_rows.Numbers, found: dict[str, pa.Array], root: str, rows: ManifestBuilder
     ) -> None:
-        for role in {"path", "split", "id"} & set(found):
+        for role in _TEXTS & set(found):
             found[role] = pc.fill_null(found[role].cast(pa.string()), "")
         faults = {int(i): "the row has no path" for i in np.flatnonzero(pc.equal(found["path"], ""))}
         splits = [SPLITS.get(text.strip().lower()) for text in found["split"].to_pylist()] if "split" in found else []
@@ -141,10 +126,8 @@ class Table(GeneralReader):
         """Refuse a table of whose images none exists: most likely its paths start from another folder."""
         file = rows.relative(file)
         if pc.all(outside(file)).as_py():
-            raise UserError(
-                f"{file[0].as_py()}: leads outside {rows.file_root.root}; give the folder of the images as --root, or "
-                "accept paths to anywhere with --allow-absolute"
-            )
+            advice = "give the folder of the images as --root, or accept paths to anywhere with --allow-absolute"
+            raise UserError(f"{file[0].as_py()}: leads outside {rows.file_root.root}; {advice}")
         start = f"--root {self.root}" if self.root else "the table's folder; give another as --root"
         paths = file.filter(pc.invert(outside(file))).to_pylist()
         find_images(rows.file_root, [""], paths, f"paths are relative to {start}")

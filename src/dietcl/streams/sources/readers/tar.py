@@ -1,4 +1,4 @@
-"""Tar files in the layout of WebDataset: 01.jpg beside 01.cls or 01.json, read where they lie.
+"""Tar files in the layout of WebDataset: 01.jpg beside 01.cls or 01.json.
 
 Only headers and labels are read: nothing is unpacked, and no name or link is followed.
 """
@@ -18,15 +18,14 @@ from dietcl.errors import UserError, reason
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.image_writer import is_hostile
 from dietcl.streams.manifest_builder import ManifestBuilder
-from dietcl.streams.options import IMAGE_SUFFIXES
-from dietcl.streams.sources.parsing.path_lists import columns
+from dietcl.streams.sources.parsing.path_lists import columns, is_image
 from dietcl.streams.sources.reader import GeneralReader
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 _SUFFIXES = (".tar", *_COMPRESSED)
 _TESTS = re.compile(r"(^|[^a-z])(test|val|valid|validation)([^a-z]|$)")
-_AT_ONCE = 2**16
-_LOOKED_AT = 1000
+_AT_ONCE = 2**16  # samples
+_LOOKED_AT = 1000  # files
 _PICKLES = frozenset([".pyd", ".pkl", ".pickle", ".pth", ".pt"])
 _PACKED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
 _REFUSED = "compressed, so that no image in it can be read by itself; decompress it first"
@@ -47,9 +46,7 @@ class Tar(GeneralReader):
     name = "tar"
 
     test_shards: str = ""
-    """Glob of the shards that are for tests, as val/*.tar; unless told, those with the word test or val(id(ation))."""
-    test_share: float = 0.1
-    """Share of the labeled images that become test images where no shard is for tests."""
+    """Glob of the shards that are for tests, as val/*.tar (by default those with the word test or val(id(ation)))."""
     classes: str = ""
     """Text file beside the shards with the class names, one a line from number 0; without it, numbers are names."""
 
@@ -63,9 +60,8 @@ class Tar(GeneralReader):
         """Accept tar files, and folders that begin with some and without images."""
         if name:
             return name.lower().endswith(_SUFFIXES)
-        names = [file.lower() for file in islice(file_root.files(), _LOOKED_AT)]
-        has_images = any(PurePosixPath(file).suffix in IMAGE_SUFFIXES for file in names)
-        return not has_images and any(file.endswith(_SUFFIXES) for file in names)
+        names = list(islice(file_root.files(), _LOOKED_AT))
+        return any(file.lower().endswith(_SUFFIXES) for file in names) and not any(map(is_image, names))
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add every sample that has an image."""
@@ -91,8 +87,8 @@ class Tar(GeneralReader):
         with file_root.text(self.classes) as lines:
             names = [line.strip() for line in lines.read().rstrip().split("\n")]
         if "" in names:
-            path, line = file_root.path(self.classes), names.index("") + 1
-            raise UserError(f"{path}: line {line} is empty; give a class name a line")
+            fault = f"line {names.index('') + 1} is empty; give one class name per line"
+            raise UserError(f"{file_root.path(self.classes)}: {fault}")
         return names
 
 
@@ -109,35 +105,35 @@ def samples(shard: str, classes: list[str], rows: ManifestBuilder) -> Iterator[S
     with rows.file_root.open(shard) as stream:
         if _PACKED.match(stream.read(16)):
             raise UserError(f"{rows.file_root.path(shard)}: {_REFUSED}")
-        for key, entries in groupby(_members(stream, problem), key=lambda entry: _key(entry[1].name)):
+        for key, entries in groupby(_members(stream, problem), key=_key):
             if key.endswith("/") or not key:
                 continue  # a hidden file, as some systems add for themselves
             try:
-                if sample := _sample(shard, key, entries, stream, classes, problem):
-                    yield sample
+                yield _sample(shard, key, entries, stream, classes, problem)
             except _BadSample as fault:
                 problem(*fault.args)
 
 
-def _key(name: str) -> str:
-    folder, slash, file = name.rpartition("/")
+def _key(entry: Member) -> str:
+    """Return what the members of a sample share: the name up to its first dot."""
+    folder, slash, file = entry[1].name.rpartition("/")
     return folder + slash + file.partition(".")[0]
 
 
 def _sample(
     shard: str, key: str, entries: Iterator[Member], stream: BinaryIO, classes: list[str], problem: Problem
-) -> Sample | None:
+) -> Sample:
     image: Member | None = None
     facts: dict[str, Any] = {}
     label = None
     for number, member in entries:
         suffix = PurePosixPath(member.name).suffix.lower()
-        if suffix in IMAGE_SUFFIXES and not member.size:
-            raise _BadSample(number, f"the file is empty: {member.name}")
-        if suffix in IMAGE_SUFFIXES and image is None:
-            image = number, member
-        elif suffix in IMAGE_SUFFIXES:
-            problem(number, f"another image has the same name up to its first dot: {member.name}")
+        if is_image(member.name):
+            if not member.size:
+                raise _BadSample(number, f"the file is empty: {member.name}")
+            if image is not None:
+                problem(number, f"another image has the same name up to its first dot: {member.name}")
+            image = image or (number, member)
         elif suffix == ".cls":
             text = _text(number, member, stream).strip()
             label = _class_name(number, int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text, classes)
@@ -147,8 +143,7 @@ def _sample(
         elif suffix in _PICKLES:
             problem(number, f"a pickle may run code and is not opened: {member.name}")
     if image is None:
-        problem(number, f"no image has this name up to its first dot: {member.name}")
-        return None
+        raise _BadSample(number, f"no image has this name up to its first dot: {member.name}")
     number, member = image
     name = f"{shard}/{key}" if facts.get("id") in (None, "") else str(facts["id"])
     label = facts.get("label") if label in (None, "") else label
@@ -168,7 +163,7 @@ def _text(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> str:
 def _facts(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> dict[str, Any]:
     try:
         found = json.loads(_text(number, member, stream))
-        json.dumps(found, ensure_ascii=False).encode()  # half a character, which JSON can spell, is none
+        json.dumps(found, ensure_ascii=False).encode()  # fails on half a surrogate pair, which JSON can spell
     except (ValueError, RecursionError) as error:
         raise _BadSample(number, f"the file is not readable JSON ({reason(error)}): {member.name}") from None
     if not isinstance(found, dict):

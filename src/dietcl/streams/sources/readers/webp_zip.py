@@ -4,6 +4,7 @@ import json
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,10 +14,9 @@ import tyro
 from dietcl.errors import UserError
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.filesystem import FileRoot
-from dietcl.streams.manifest import Facts
-from dietcl.streams.manifest_builder import ManifestBuilder
-from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
-from dietcl.streams.sources.reader import Reader
+from dietcl.streams.manifest_builder import ManifestBuilder, Progress
+from dietcl.streams.sources.builtin.source_cache import prepare_pack
+from dietcl.streams.sources.reader import Reader, prepare
 
 _META = "meta.json"
 _AT_ONCE = 2**25  # bytes of pixels
@@ -32,9 +32,9 @@ class Strips(Reader):
 
     name = "strips"
 
-    path: Annotated[Path, tyro.conf.Suppress] = Path()  # for `prepare`; `read` is told what to read
+    path: Annotated[Path, tyro.conf.Suppress] = Path()  # for `prepare`; `read` takes the file's name
     label: Literal["class", "first-word"] = "class"
-    """Take the whole name of a class for its label, or the first word alone."""
+    """Label images with the full name of their class, or with its first word."""
 
     @staticmethod
     def fits(file_root: FileRoot, name: str) -> bool:
@@ -54,21 +54,8 @@ class Strips(Reader):
         except OSError:
             raise UserError(f"{self.path}: no such file; give a .zip of WebP strips") from None
         facts = {"name": self.path.name, "bytes": stamp.st_size, "time": stamp.st_mtime_ns, "label": self.label}
-        return prepare_pack(cache, self.path.stem, facts, lambda folder: self._unpack(folder, progress))
-
-    def _unpack(self, folder: Path, progress: Progress | None) -> None:
-        facts = Facts(source=self.name, recipe=self.recipe, time_steps=self.time_steps, label_rate=self.label_rate)
-        report = progress or (lambda done, total: None)
-        file_root = FileRoot.of(self.path.parent)
-        rows = ManifestBuilder(file_root, folder, facts, progress=lambda done, total: report(done, total or done))
-        try:
-            self.read(self.path.name, rows)
-            if rows.problems:
-                raise UserError(f"{self.path}: {next(iter(rows.problems))}; `dietcl data prepare` goes on without it")
-            rows.close()
-        except BaseException:
-            rows.abandon()
-            raise
+        fill = partial(prepare, self, str(self.path), progress=progress, allow_problems=False)
+        return prepare_pack(cache, self.path.stem, facts, fill)
 
     def read(self, name: str, rows: ManifestBuilder) -> None:
         """Add the images of every strip, timed by the day on which their class was first seen, if that is given."""
@@ -96,13 +83,11 @@ class Strips(Reader):
                 except Unreadable as error:
                     rows.problem(name, None, f"{error}: {member}")
                 rows.total = images * len(members) // done  # strips are much alike
-                if done == len(members) or sum(strip.nbytes for _, _, strip in strips) > _AT_ONCE:
+                if strips and (done == len(members) or sum(strip.nbytes for _, _, strip in strips) > _AT_ONCE):
                     self._add(strips, first_seen, name, rows)
                     strips = []
 
     def _add(self, strips: list[Strip], first_seen: dict[str, Any], name: str, rows: ManifestBuilder) -> None:
-        if not strips:
-            return
         classes = [found for _, found, strip in strips for _ in strip]
         split = ["train" if part == "train" else "test" for part, _, strip in strips for _ in strip]
         label = [(found.split() or [""])[0] for found in classes] if self.label == "first-word" else classes
@@ -116,7 +101,7 @@ def _strip(pack: zipfile.ZipFile, member: str, size: int) -> Strip:
     if len(parts) != 3:
         raise Unreadable("not named split/class/name.webp")
     try:
-        strip = decode(_content(pack, member), 2**16)  # larger than any, which keeps it from being reduced
+        strip = decode(_content(pack, member), 2**16)  # larger than any strip, so that none is reduced
     except _BROKEN as error:
         raise Unreadable(f"cannot be read ({error})") from None
     if strip.shape[1] != size or len(strip) % size:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from dietcl.errors import UserError
 from dietcl.streams.sources.builtin.source_cache import Progress, prepare_pack
-from dietcl.streams.sources.reader import StreamDefaults
+from dietcl.streams.sources.defaults import StreamDefaults
 
 VERSION = 2  # raise it when the code chooses other characters or draws other pixels from the same options
 LIBRARIES = ("matplotlib", "numpy", "pillow")  # their versions may change pixels too
@@ -18,7 +18,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Ranges of independent uniform draws, one per image; lengths are parts of the image's side unless said."""
+    """Ranges of independent uniform draws, one per image; lengths are parts of the image's side by default."""
 
     rotation: Range = (-8.0, 8.0)  # degrees
     shear: Range = (-0.15, 0.15)
@@ -31,7 +31,7 @@ class Variation:
     right_gap: Range = (0.72, 1.5)
     polarity: Range = (-1.0, -0.1)  # below 0: dark ink on bright paper; above: bright on dark
     contrast: Range = (0.3, 0.8)  # between ink and paper, of the brightness scale
-    brightness: Range = (0.0, 1.0)  # where ink and paper lie in what the contrast leaves of the scale
+    brightness: Range = (0.0, 1.0)  # position of ink and paper in what the contrast leaves of the scale
     blur: Range = (0.2, 1.0)  # standard deviation in pixels of 32
     specks: Range = (0.0, 0.006)  # share of the pixels with a speck of ink
 
@@ -49,7 +49,6 @@ class Drift:
     specks: Range = (0.004, 1.0)
 
 
-STILL = Variation()
 DRIFTING = Variation(
     shear=(-0.1, 0.1),
     polarity=(-1.0, 1.0),
@@ -67,7 +66,7 @@ class DrawnGlyphs(StreamDefaults):
     label_rate = 0.02
     mirror = False  # a mirrored character is another character
     pool: ClassVar[Literal["glyphs", "upstream"]] = "glyphs"
-    variation: ClassVar[Variation] = STILL
+    variation: ClassVar[Variation] = Variation()
     drift: ClassVar[Drift | None] = None
 
     classes: int = 100
@@ -85,16 +84,11 @@ class DrawnGlyphs(StreamDefaults):
         """Draw the images unless the cache has them, and return the manifest's path."""
         for option, least in (("classes", 1), ("per_class", 1), ("test_per_class", 0), ("size", LEAST)):
             if getattr(self, option) < least:
-                name = option.replace("_", "-")
-                raise UserError(f"--source.{name} {getattr(self, option)}: give at least {least}")
+                raise UserError(f"--source.{option.replace('_', '-')} {getattr(self, option)}: give at least {least}")
         if self.size > MOST:
             raise UserError(f"--source.size {self.size}: give at most {MOST}")
-        facts = {
-            "options": asdict(self),
-            "variation": asdict(self.variation),
-            "drift": asdict(self.drift) if self.drift else None,
-            "versions": [VERSION, *(version(library) for library in LIBRARIES)],
-        }
+        look = {"variation": asdict(self.variation), "drift": self.drift and asdict(self.drift)}
+        facts = {"options": asdict(self), **look, "versions": [VERSION, *map(version, LIBRARIES)]}
         return prepare_pack(cache, self.name, facts, lambda folder: self._fill(folder, cache, progress))
 
     def _fill(self, folder: Path, cache: Path, progress: Progress | None) -> None:
