@@ -16,7 +16,7 @@ from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import SCHEMA
 from dietcl.streams.sources import SOURCES, Glyphs, GlyphsDrift, GlyphsUpstream
 from dietcl.streams.sources.builtin.glyphs.characters import AKIN, CLASS_FACES, Characters, characters, choose
-from dietcl.streams.sources.builtin.glyphs.fonts import coverage, faces, probe
+from dietcl.streams.sources.builtin.glyphs.fonts import coverage, draw, faces
 
 SMALL = {"classes": 6, "per_class": 5, "test_per_class": 2, "size": 16}
 
@@ -61,7 +61,7 @@ def test_no_two_classes_have_the_same_drawing(pools: Characters) -> None:
     upright = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")
     seen: dict[tuple[bytes, ...], str] = {}
     for character in pools.glyphs:
-        drawings = (probe(character, face, 24) for face in upright if face in coverage()[character])
+        drawings = (draw(character, face, 24, one_size=True) for face in upright if face in coverage()[character])
         signature = tuple(drawing.tobytes() for drawing in drawings if drawing is not None)
         assert seen.setdefault(signature, character) == character
 
@@ -71,7 +71,7 @@ def test_upstream_shares_no_shape_with_the_classes(pools: Characters) -> None:
     assert not set(pools.upstream) & {*pools.glyphs, *pools.merged}
 
     def shapes(characters: list[str], face: str) -> npt.NDArray[np.float32]:
-        shown = [probe(character, face, 24) for character in characters if face in coverage()[character]]
+        shown = [draw(character, face, 24, one_size=True) for character in characters if face in coverage()[character]]
         return np.array([drawing for drawing in shown if drawing is not None], dtype=np.float32).reshape(-1, 24 * 24)
 
     known = shapes([*pools.glyphs, *pools.merged], "DejaVuSans")

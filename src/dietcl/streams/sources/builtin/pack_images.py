@@ -29,12 +29,11 @@ def enlarge_digits(source: Digits, folder: Path, progress: Progress | None) -> N
     small = np.round(digits.images * (255 / 16)).astype(np.uint8)
     large = [Image.fromarray(image).resize((source.size, source.size), Image.Resampling.BICUBIC) for image in small]
     np.save(folder / IMAGES, np.stack([np.asarray(image) for image in large]))
-    ids, label = [str(row) for row in range(len(small))], [str(digit) for digit in digits.target]
     split = np.full(len(small), "train", dtype=object)
     for digit in range(10):
         rows = numpy_generator(source.seed, source.name, digit).permutation(np.flatnonzero(digits.target == digit))
         split[rows[: round(source.test_share * len(rows))]] = "test"
-    _write(folder, ids, label, [None] * len(small), split)
+    _write(folder, [*map(str, range(len(small)))], [*map(str, digits.target)], [None] * len(small), split)
     if progress:
         progress(len(small), len(small))
 
@@ -43,26 +42,24 @@ def draw_glyphs(source: DrawnGlyphs, folder: Path, cache: Path, progress: Progre
     """Draw every image of every chosen character."""
     pool = getattr(characters(cache), source.pool)
     if source.classes > len(pool):
-        fault = f"{source.name} has {len(pool)} characters to choose from"
-        raise UserError(f"--source.classes {source.classes}: {fault}; give fewer")
+        raise UserError(f"--source.classes {source.classes}: {source.name} has {len(pool)} characters; give fewer")
     chosen = choose(pool, source.classes, source.seed)
-    places = [("train", i) for i in range(source.per_class)] + [("test", i) for i in range(source.test_per_class)]
-    total = len(chosen) * len(places)
+    parts = [("train", i) for i in range(source.per_class)] + [("test", i) for i in range(source.test_per_class)]
+    total = len(chosen) * len(parts)
     images = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, (total, source.size, source.size))
     times = np.empty(total)
-    for first, character in zip(range(0, total, len(places)), chosen, strict=True):
-        for start in range(0, len(places), _BLOCK):
-            keys = [(source.seed, source.name, character, *file_root) for file_root in places[start : start + _BLOCK]]
+    for first, character in zip(range(0, total, len(parts)), chosen, strict=True):
+        for start in range(0, len(parts), _BLOCK):
+            keys = [(source.seed, source.name, character, *part) for part in parts[start : start + _BLOCK]]
             rows = slice(first + start, first + start + len(keys))
             images[rows], times[rows] = render(character, keys, source.size, source.variation, source.drift)
         if progress:
-            progress(first + len(places), total)
+            progress(first + len(parts), total)
     images.flush()
-    ids = [f"{ord(character):04X}-{split}-{i}" for character in chosen for split, i in places]
-    label = [f"U+{ord(character):04X} {character}" for character in chosen for _ in places]
-    _write(
-        folder, ids, label, times if source.drift else [None] * total, [split for _ in chosen for split, _ in places]
-    )
+    ids = [f"{ord(character):04X}-{split}-{i}" for character in chosen for split, i in parts]
+    label = [f"U+{ord(character):04X} {character}" for character in chosen for _ in parts]
+    split = [split for split, _ in parts] * len(chosen)
+    _write(folder, ids, label, times if source.drift else [None] * total, split)
 
 
 def _write(folder: Path, ids: list[str], label: list[str], time: Any, split: Any) -> None:

@@ -1,4 +1,4 @@
-"""A pack: one array of images and its manifest in a cache folder, made once and appearing all at once."""
+"""A pack: one array of images and its manifest in a cache folder, written once and complete when it appears."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]  # images done, images in all
 
 
 def prepare_pack(cache: Path, name: str, facts: dict[str, Any], fill: Callable[[Path], object]) -> Path:
-    """Return the manifest of the pack that the facts decide, filled in a temporary folder unless it is there."""
+    """Return the manifest of the pack that the facts identify, filled in a temporary folder unless it exists."""
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = cache / f"{name}-{digest}"
     if not (folder / MANIFEST).is_file():

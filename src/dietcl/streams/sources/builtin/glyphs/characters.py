@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dietcl.files import write_bytes
 from dietcl.rng import number
-from dietcl.streams.sources.builtin.glyphs.fonts import coverage, faces, probe
+from dietcl.streams.sources.builtin.glyphs.fonts import coverage, draw, faces
 from dietcl.streams.sources.builtin.glyphs.glyphs import VERSION
 
 CLASS_FACES = 12  # a character that at least this many faces show can be a class
@@ -82,13 +82,12 @@ def _plain(character: str) -> str:
 
 
 def _probes(characters: list[str], face: str) -> Probes:
-    covered = coverage()
-    drawn = [(row, probe(c, face, _PROBE)) for row, c in enumerate(characters) if face in covered[c]]
-    inked = [(row, image) for row, image in drawn if image is not None]
-    images: Floats = np.array([image for _, image in inked], dtype=np.float32).reshape(-1, _PROBE, _PROBE)
+    shown = [(row, character) for row, character in enumerate(characters) if face in coverage()[character]]
+    drawn = {row: image for row, character in shown if (image := draw(character, face, _PROBE, one_size=True))}
+    images: Floats = np.array([np.asarray(image) for image in drawn.values()], np.float32).reshape(-1, _PROBE, _PROBE)
     for axis in (1, 2):  # a slight blur, so that half a pixel of displacement is no difference
         images = (np.roll(images, 1, axis) + 2 * images + np.roll(images, -1, axis)) / np.float32(4)
-    return np.array([row for row, _ in inked], dtype=np.int64), images.reshape(-1, _PROBE * _PROBE)
+    return np.array(list(drawn), dtype=np.int64), images.reshape(-1, _PROBE * _PROBE)
 
 
 def _distances(left: Floats, right: Floats) -> Floats:

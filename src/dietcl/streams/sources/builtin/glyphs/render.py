@@ -9,13 +9,12 @@ import numpy.typing as npt
 from PIL import Image
 
 from dietcl.rng import Part, numpy_generator
-from dietcl.streams.sources.builtin.glyphs.fonts import Mask, coverage, mask
+from dietcl.streams.sources.builtin.glyphs.fonts import coverage, draw
 from dietcl.streams.sources.builtin.glyphs.glyphs import Drift, Variation
 
 Images = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Look = dict[str, npt.NDArray[np.float64]]  # one number per image
-
 
 _FREE = ("time", "face", "left", "right")  # uniform on [0, 1)
 _NEIGHBOURS = "abdeghkmnpqrstuwxyzABDEGHKMNRSTXZ234567890"
@@ -44,14 +43,13 @@ def render(
 
 
 @cache
-def _neighbours(face: str, canvas: int) -> list[Mask]:
-    return [found for found in (mask(c, face, canvas) for c in _NEIGHBOURS) if found is not None]
+def _neighbours(face: str, canvas: int) -> list[Image.Image]:
+    return [drawn for character in _NEIGHBOURS if (drawn := draw(character, face, canvas))]
 
 
 def _pose(character: str, canvas: int, look: Look) -> Images:
     """Return the character and its two neighbours, posed, at twice the resolution of the image."""
-    faces = [(face, mask(character, face, canvas)) for face in coverage()[character]]
-    sources = [(face, Image.fromarray(found)) for face, found in faces if found is not None]
+    sources = [(face, drawn) for face in coverage()[character] if (drawn := draw(character, face, canvas))]
     angle = np.radians(look["rotation"])
     cos, sin = np.cos(angle), np.sin(angle)
     wide, high = look["scale"] * np.exp(look["aspect"] / 2), look["scale"] * np.exp(-look["aspect"] / 2)
@@ -68,14 +66,13 @@ def _pose(character: str, canvas: int, look: Look) -> Images:
         others = _neighbours(face, canvas)
         for side, gap in (("left", look["left_gap"][row]), ("right", -look["right_gap"][row])):
             if abs(gap) * look["scale"][row] < 1:
-                other = Image.fromarray(others[int(look[side][row] * len(others))])
+                other = others[int(look[side][row] * len(others))]
                 np.maximum(posed[row], _transform(other, matrix, gap * canvas), out=posed[row])
     return posed
 
 
 def _transform(source: Image.Image, matrix: tuple[float, ...], offset: float) -> Images:
-    a, b, c, d, e, f = matrix
-    moved = (a, b, c + offset, d, e, f)
+    moved = (*matrix[:2], matrix[2] + offset, *matrix[3:])
     return np.asarray(source.transform(source.size, Image.Transform.AFFINE, moved, Image.Resampling.BILINEAR))
 
 
@@ -115,7 +112,7 @@ def _scan(ink: Floats, grain: Floats, look: Look) -> Images:
 def _blur(image: Floats, deviation: npt.NDArray[np.float64]) -> Floats:
     """Blur each image by a Gaussian of its own, edges repeated."""
     size = image.shape[1]
-    radius = max(2, round(3 * size / 32))  # never from the deviations at hand: an image must not depend on others
+    radius = max(2, round(3 * size / 32))  # not from the deviations: an image must not depend on others
     distance = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (distance / deviation[:, None]) ** 2)
     kernel = (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)[:, :, None, None]
