@@ -18,7 +18,7 @@ COMMANDS = [line for language, text in BLOCKS if not language for line in text.s
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory) -> Path:
-    """A folder with real JPEGs of two classes, one of them cut off."""
+    """A folder with real JPEGs of two classes, one of them cut off, and two new ones."""
     folder = tmp_path_factory.mktemp("desk")
     generator = np.random.default_rng(0)
     for name, brightness in (("cat", 60), ("dog", 190)):
@@ -26,6 +26,9 @@ def desk(tmp_path_factory) -> Path:
         for i in range(20):
             pixels = generator.normal(brightness, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
+    (folder / "new").mkdir()
+    for number, name in ((1, "cat"), (2, "dog")):
+        (folder / "photos" / name / "19.jpg").rename(folder / "new" / f"{number}.jpg")
     broken = folder / "photos" / "cat" / "7.jpg"
     broken.write_bytes(broken.read_bytes()[:500])
     return folder
