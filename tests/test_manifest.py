@@ -328,5 +328,5 @@ def test_a_root_that_is_no_text_is_refused_in_one_sentence(tmp_path: Path, root:
     with pq.ParquetWriter(tmp_path / "m.parquet", table.schema) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({"dietcl": f'{{"root": {root}}}'})
-    with pytest.raises(UserError, match=r"m\.parquet: says that its files lie in .*; prepare the data again"):
+    with pytest.raises(UserError, match=r"m\.parquet: names .* as its root, .*; prepare the data again"):
         open_manifest(tmp_path / "m.parquet")

@@ -44,8 +44,7 @@ def assign_steps(index: Index, recipe: Recipe, seed: int) -> Assignment:
 
 
 def _assign_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
-    present = np.unique(index.label[index.split == TRAIN])
-    present = present[present >= 0]
+    present = np.unique(index.label[(index.split == TRAIN) & (index.label >= 0)])
     if len(present) < recipe.time_steps:
         raise UserError(
             f"--time-steps {recipe.time_steps}: the stream has only {plural(len(present), 'class')} to spread; "
@@ -57,7 +56,7 @@ def _assign_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
         step_of_class[classes] = step
     assignment = step_of_class[index.label]
     unknown = (index.label < 0) & (index.split == TRAIN)
-    return _assign_at_random(assignment, unknown, recipe, numpy_generator(seed, "label-unknown"))
+    return _assign_at_random(assignment, unknown, recipe, seed, "label-unknown")
 
 
 def _assign_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
@@ -73,23 +72,21 @@ def _assign_by_time(index: Index, recipe: Recipe, seed: int) -> Steps:
         part = slice(start, start + _AT_ONCE)
         step[part] = np.searchsorted(edges, index.time[part], side="right")
     step[~known] = NOWHERE
-    return _assign_at_random(step, ~known & (index.split == TRAIN), recipe, numpy_generator(seed, "time-unknown"))
+    return _assign_at_random(step, ~known & (index.split == TRAIN), recipe, seed, "time-unknown")
 
 
 def _assign_anywhere(index: Index, recipe: Recipe, seed: int) -> Steps:
     step = np.full(len(index), NOWHERE, np.int16)
     for split in (TRAIN, TEST):  # each by itself, so that each is cut into equal counts
-        step = _assign_at_random(step, index.split == split, recipe, numpy_generator(seed, "any-time", split))
+        _assign_at_random(step, index.split == split, recipe, seed, "any-time", split)
     return step
 
 
 _ASSIGNERS = {"class": _assign_by_class, "time": _assign_by_time, "data": _assign_anywhere}
 
 
-def _assign_at_random(
-    step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, generator: np.random.Generator
-) -> Steps:
-    chosen = generator.permutation(np.flatnonzero(rows))
+def _assign_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, *key: int | str) -> Steps:
+    chosen = numpy_generator(*key).permutation(np.flatnonzero(rows))
     step[chosen] = np.arange(len(chosen)) % recipe.time_steps
     return step
 
@@ -97,9 +94,7 @@ def _assign_at_random(
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
     eligible = (index.split == TRAIN) & (index.label >= 0) & (step != NOWHERE)
     if recipe.recipe == "time":
-        eligible &= ~np.isnan(
-            index.time
-        )  # an image of unknown time may be of the future, which must not teach the past
+        eligible &= ~np.isnan(index.time)  # an image of unknown time may be from the future
     rows = np.flatnonzero(eligible).astype(np.uint32)
     groups = recipe.time_steps * len(index.classes)
     steps: npt.NDArray[Any] = step[rows].astype(np.int32 if groups < 2**31 else np.int64)
@@ -107,7 +102,7 @@ def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.
     if groups > _MOST_GROUPS:  # mostly empty ones, which are not worth counting
         group = np.unique(group, return_inverse=True)[1]
     size = np.bincount(group, minlength=1)
-    # Half up, in decimals: 0.29 of 50 is 14.5 and so 15, though its floating-point product lies just below.
+    # Rounded half up in decimals: 0.29 of 50 is 14.5, so 15, though its floating-point product is just below 14.5.
     quota = np.floor(np.round(size * recipe.label_rate, 6) + 0.5).astype(np.int64)
     if recipe.at_least_one:
         quota = np.maximum(quota, 1)
@@ -126,8 +121,8 @@ def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.
 def rank_in_group(group: npt.NDArray[np.integer], order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Rank the members of every group in the given order, from 0."""
     order = order[np.argsort(group[order], kind="stable")]
-    sorted_group = group[order]
-    starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]]) if len(group) else np.zeros(0, int)
+    in_order = group[order]
+    starts = np.flatnonzero(np.diff(in_order, prepend=in_order[:1] - 1))  # np.unique would sort once more
     rank = np.empty(len(group), np.int64)
     rank[order] = np.arange(len(group)) - np.repeat(starts, np.diff(np.r_[starts, len(group)]))
     return rank

@@ -11,7 +11,7 @@ from dietcl.rng import numpy_generator, torch_generator
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.loader import Images, Pictures
 from dietcl.streams.options import MEAN, STD, Augmentation, PoolName
-from dietcl.streams.sampler import Draw, Key
+from dietcl.streams.sampler import Draw, Draws, Key
 
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
@@ -91,18 +91,11 @@ def mix(part: Part, config: Augmentation, key: Key) -> Part:
             weight = 1 - (bottom - top) * (right - left) / (height * width)
         else:
             images = images * weight + partners * (1 - weight)
-    return replace(
-        part,
-        images=images,
-        partners=part.labels.flip(0),
-        weight=torch.full((len(part),), weight, device=images.device),
-        smoothing=config.smoothing,
-    )
+    weights = torch.full((len(part),), weight, device=images.device)
+    return replace(part, images=images, partners=part.labels.flip(0), weight=weights, smoothing=config.smoothing)
 
 
-def make_batch(
-    draws: tuple[Draw, ...], images: list[Images], classes: torch.Tensor, config: Augmentation, key: Key
-) -> Batch:
+def make_batch(draws: Draws, images: list[Images], classes: torch.Tensor, config: Augmentation, key: Key) -> Batch:
     """Turn the drawn images of one micro-batch into augmented parts."""
     parts: dict[PoolName, Part] = {}
     for draw, raw in zip(draws, images, strict=True):

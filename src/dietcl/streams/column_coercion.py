@@ -4,6 +4,7 @@ import datetime
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,20 +126,15 @@ def _time(value: Any) -> float | None:
     """Return a number, None for no time, or infinity for what is neither."""
     if _is_missing(value):
         return None
+    if isinstance(value, datetime.datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp()
     if isinstance(value, datetime.date):
-        midnight = datetime.time()
-        moment = value if isinstance(value, datetime.datetime) else datetime.datetime.combine(value, midnight)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
-    try:
+        return _time(datetime.datetime.combine(value, datetime.time()))
+    with suppress(TypeError, ValueError, OverflowError):
         return math.inf if isinstance(value, bool) else float(value)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError):
-        pass
-    try:
+    with suppress(TypeError, ValueError):
         return _time(datetime.datetime.fromisoformat(_EXIF_DATE.sub(r"\1-\2-", value)))
-    except (TypeError, ValueError):
-        return math.inf
+    return math.inf
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -173,9 +169,7 @@ def texts(values: Values, count: int) -> pa.Array:
 
 def numbers(values: Values, count: int, default: int | None) -> pa.Array:
     """Return whole numbers, one a row."""
-    if values is None:
-        return pa.nulls(count, pa.int64()) if default is None else pa.array(np.full(count, default))
-    return pa.array(values, pa.int64())
+    return pa.array([default] * count if values is None else values, pa.int64())
 
 
 def default_ids(file: pa.Array, offset: pa.Array) -> pa.Array:

@@ -32,8 +32,10 @@ class Unreadable(Exception):
     """An image that cannot be decoded; the message says why."""
 
 
-def decode(data: bytes, side: int) -> Pixels:
+def decode(data: bytes | Exception, side: int) -> Pixels:
     """Return RGB [height, width, 3], reduced to a shorter side of at least `side`; of an animation, the first frame."""
+    if isinstance(data, Exception):  # it came instead of the bytes
+        raise Unreadable(f"cannot be read ({reason(data)})")
     if not data:
         raise Unreadable("the file is empty")
     try:

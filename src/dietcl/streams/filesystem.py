@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 from dietcl.errors import UserError, reason
 
 MOST_BYTES = 2**29  # of one image
+Bounds = Sequence[int | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class FileRoot:
     def folders(self, under: str = "") -> list[str]:
         """Return the sorted names of the folders in a folder, including every symlink to a folder."""
         if self.is_local:
-            return [entry.name for entry in self._scan(under) if _is_folder(entry)]
+            # DirEntry.is_dir fails on a symlink to itself.
+            entries = self._scan(under)
+            return [e.name for e in entries if (os.path.isdir(e.path) if e.is_symlink() else e.is_dir())]
         return [name for name, is_folder in self.entries(under) if is_folder]
 
     def entries(self, under: str = "") -> list[tuple[str, bool]]:
@@ -128,15 +131,14 @@ class FileRoot:
         """Return the bytes of a file or of a range of it; raises OSError."""
         if not self.is_local:
             return self._remote.cat_file(self.path(file), start=start, end=end)  # type: ignore[no-any-return]
-        with open(self.path(file), "rb", buffering=0, opener=_open_nonblocking) as source:
+        nonblocking = getattr(os, "O_NONBLOCK", 0)  # a named pipe, even one called photo.jpg, must not block the reader
+        with open(self.path(file), "rb", 0, opener=lambda path, flags: os.open(path, flags | nonblocking)) as source:
             start, end = start or 0, os.fstat(source.fileno()).st_size if end is None else end
             if end - start > MOST_BYTES:
                 raise OSError(f"{end - start:,} bytes are too many for one image")
             return os.pread(source.fileno(), end - start, start)
 
-    def read_many(
-        self, files: Sequence[str], starts: Sequence[int | None], ends: Sequence[int | None]
-    ) -> list[bytes | Exception]:
+    def read_many(self, files: Sequence[str], starts: Bounds, ends: Bounds) -> list[bytes | Exception]:
         """Return the bytes of many remote files, fetched concurrently; a failed one is returned as its exception."""
         paths = [self.path(file) for file in files]
         return self._remote.cat_ranges(paths, list(starts), list(ends), on_error="return")  # type: ignore[no-any-return]
@@ -160,16 +162,6 @@ class FileRoot:
             return url_to_fs(self.root)[0]
         except (ImportError, ValueError) as error:
             raise UserError(f"{self.root}: cannot be opened ({reason(error)}); install the package it needs") from None
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Return whether an entry is a folder or a symlink to one; a symlink to itself is neither."""
-    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file; a named pipe, even one called photo.jpg, must not block until somebody writes to it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_remote(path: Path | str) -> bool:

@@ -31,39 +31,31 @@ def to_pixels(image: ImageInput, side: int) -> Pixels:
     if isinstance(image, str | Path):
         return decode(_read(image), side)
     if isinstance(image, Image.Image):
-        return _from_pil(image, side)
+        try:
+            with _LOADING:
+                image.load()
+            return reduce_towards(to_rgb(ImageOps.exif_transpose(image)), side)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise Unreadable(f"not a readable image ({reason(error)})") from None
     if isinstance(image, torch.Tensor):
-        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
-            image = image.permute(1, 2, 0)
-        return _from_array(image.detach().cpu().numpy(), side)
+        is_channels_first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
+        image = (image.permute(1, 2, 0) if is_channels_first else image).detach().cpu().numpy()
     if isinstance(image, np.ndarray):
         return _from_array(image, side)
     raise Unreadable(f"a {type(image).__name__} is no image; give a path, a PIL image, an array or a tensor")
 
 
 def _read(path: str | Path) -> bytes:
-    if not is_address(path):
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise Unreadable(f"cannot be read ({reason(error)})") from None
     try:
+        if not is_address(path):
+            return Path(path).read_bytes()
         with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as answer:
             data: bytes = answer.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be fetched ({reason(error)})") from None
+        raise Unreadable(f"cannot be {'fetched' if is_address(path) else 'read'} ({reason(error)})") from None
     if len(data) > _MOST_BYTES:
         raise Unreadable("is larger than 256 MB")
     return data
-
-
-def _from_pil(image: Image.Image, side: int) -> Pixels:
-    try:
-        with _LOADING:
-            image.load()
-        return reduce_towards(to_rgb(ImageOps.exif_transpose(image)), side)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise Unreadable(f"not a readable image ({reason(error)})") from None
 
 
 def _from_array(array: npt.NDArray[Any], side: int) -> Pixels:

@@ -17,12 +17,10 @@ class ImageReader:
         self.index = index
         self.file_root = FileRoot.of(index.root)
         if self.file_root.is_local and not self.file_root.is_folder():
-            raise UserError(
-                f"{self.file_root.root}: the folder that the manifest names is not there; "
-                "put it back, or prepare the data again where it is now"
-            )
+            fault = "the folder that the manifest names is not there; restore it or prepare the data again"
+            raise UserError(f"{self.file_root.root}: {fault}")
         self._packs: dict[int, Pixels] = {}
-        self._inside: set[str] = set()  # shards that are known to lie below the root
+        self._inside: set[str] = set()  # shards that are known to be below the root
 
     def file(self, row: int) -> str:
         """Return the file of a row, relative to the manifest's root."""
@@ -45,7 +43,7 @@ class ImageReader:
             return self._packs[number]
         file = self.index.files[number]
         if not self.file_root.is_local:
-            raise Unreadable("a pack is mapped into memory and must lie on this machine")
+            raise Unreadable("a pack is mapped into memory and must be on this machine")
         if self.file_root.leads_outside(file):
             raise Unreadable(LEADS_OUTSIDE)
         try:
@@ -55,8 +53,7 @@ class ImageReader:
         square = pack.ndim in (3, 4) and pack.shape[1] == pack.shape[2] and pack.shape[3:] in ((), (3,))
         if pack.dtype != np.uint8 or not square:
             raise Unreadable(
-                "the pack does not hold uint8 squares, [images, side, side] or [images, side, side, 3] "
-                f"(it holds {pack.dtype} {pack.shape})"
+                f"the pack does not hold uint8 squares, [images, side, side(, 3)], but {pack.dtype} {pack.shape}"
             )
         self._packs[number] = pack
         return pack

@@ -1,6 +1,5 @@
 """The index: a manifest's columns as memory-mapped arrays, built once and opened at once afterwards."""
 
-import bisect
 import hashlib
 import json
 import os
@@ -11,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,36 +20,21 @@ import pyarrow.parquet as pq
 
 from dietcl.errors import UserError, reason
 from dietcl.files import default_cache, scratch
-from dietcl.streams.manifest import (
-    SCHEMA,
-    SPLITS,
-    ContentHash,
-    batches,
-    check,
-    fingerprints,
-    label_codes,
-    read_facts,
-    repeated,
-)
+from dietcl.streams import manifest
+from dietcl.streams.manifest import SCHEMA, SPLITS
 
 _COLUMNS = {"file": "<i4", "offset": "<i8", "length": "<i8", "label": "<i4", "time": "<f8", "split": "|i1"}
 _FORMAT = 2  # of the index; another number makes old ones be rebuilt
 
 
 class Names:
-    """Strings by number in memory-mapped columns: tens of millions of file names need no memory."""
+    """Strings by number in a memory-mapped column: tens of millions of file names need no memory."""
 
-    def __init__(self, columns: list[pa.Array]) -> None:
-        self._columns = columns
-        self._starts: list[int] = np.cumsum([0, *map(len, columns)]).tolist()
-
-    def __len__(self) -> int:
-        return self._starts[-1]
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
 
     def __getitem__(self, number: int) -> str:
-        part = bisect.bisect_right(self._starts, int(number)) - 1
-        name: str = self._columns[part][int(number) - self._starts[part]].as_py()
-        return name
+        return str(self._column[int(number)].as_py())
 
 
 @dataclass(frozen=True)
@@ -85,8 +69,10 @@ def open_manifest(path: Path) -> Index:
     with source:
         # Taken from the open file: what is read below is what was stamped, even if the manifest is replaced meanwhile.
         status = os.fstat(source.fileno())
-        stamp = f"{_FORMAT}-{status.st_size}-{status.st_mtime_ns}-{_footer(source)}"
-        stated = read_facts(path).root
+        source.seek(max(0, status.st_size - 2**16))
+        footer = hashlib.sha256(source.read()).hexdigest()[:8]  # tells files of one size and one time apart
+        stamp = f"{_FORMAT}-{status.st_size}-{status.st_mtime_ns}-{footer}"
+        stated = manifest.read_facts(path).root
         root = stated if "://" in stated else path.absolute().parent / stated
         cache = default_cache() / "indexes" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
         folders = [path.with_name(f"{path.stem}.index") / stamp, cache / stamp]
@@ -110,19 +96,8 @@ def open_manifest(path: Path) -> Index:
     return replace(index, folder=None)
 
 
-def _footer(source: BinaryIO) -> str:
-    """Hash the end of a Parquet file, which tells files of one size and one time apart."""
-    source.seek(-min(2**16, source.seek(0, os.SEEK_END)), os.SEEK_END)
-    return hashlib.sha256(source.read()).hexdigest()[:8]
-
-
-def keep_folder(
-    target: Path, build: Callable[[Path], None], is_complete: Callable[[Path], bool], others: int = 0
-) -> None:
-    """Build a folder and move it to `target` in one step: other processes see all of it or nothing.
-
-    Of the folders beside it, as many others stay as asked for, the newest ones.
-    """
+def keep_folder(target: Path, build: Callable[[Path], None], is_valid: Callable[[Path], bool], others: int = 0) -> None:
+    """Build a folder and move it to `target` in one step; of the folders beside it, the newest `others` stay."""
     parent = target.parent
     parent.mkdir(parents=True, exist_ok=True)
     with scratch(parent) as work:
@@ -132,7 +107,7 @@ def keep_folder(
         old = [path for path in parent.iterdir() if not path.name.startswith(".") and path != target]
         if others:
             old = sorted(old, key=lambda path: path.stat().st_mtime)[:-others]
-        if target.exists() and not is_complete(target):
+        if target.exists() and not is_valid(target):
             old.append(target)
         for path in old:
             shutil.rmtree(path, ignore_errors=True)
@@ -147,19 +122,13 @@ def create_npy(path: Path, dtype: str, rows: int) -> BinaryIO:
     return file
 
 
-def map_npy(path: Path) -> npt.NDArray[Any]:
-    """Map an array into memory."""
-    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
-    return mapped
-
-
 def _build(source: BinaryIO, path: Path, folder: Path) -> None:
     """Write the columns of a manifest as arrays, a batch of rows at a time."""
     source.seek(0)
     try:
         file = pq.ParquetFile(source)
         rows = file.metadata.num_rows
-        digest, prints = ContentHash(), np.empty(rows, np.uint64)
+        digest, prints = manifest.ContentHash(), np.empty(rows, np.uint64)
         classes: dict[str, int] = {}
         done = files = 0
         schema = pa.schema([("files", pa.large_string())])
@@ -168,18 +137,18 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
                 name: stack.enter_context(create_npy(folder / f"{name}.npy", dtype, rows))
                 for name, dtype in _COLUMNS.items()
             }
-            for table in batches(file, path):
-                check(table, path, done)
+            for table in manifest.batches(file, path):
+                manifest.check(table, path, done)
                 digest.update(table)
                 part = slice(done, done + len(table))
-                prints[part] = fingerprints(table["id"].combine_chunks())
+                prints[part] = manifest.fingerprints(table["id"].combine_chunks())
                 file_codes = table["file"].combine_chunks().dictionary_encode()
                 names.write_batch(pa.record_batch([file_codes.dictionary.cast(pa.large_string())], names=["files"]))
                 columns = {
                     "file": file_codes.indices.to_numpy() + files,
                     "offset": table["offset"].to_numpy(),
                     "length": pc.fill_null(table["length"], -1).to_numpy(),
-                    "label": label_codes(table["label"].combine_chunks(), classes),
+                    "label": manifest.label_codes(table["label"].combine_chunks(), classes),
                     "time": pc.fill_null(table["time"], float("nan")).to_numpy(),
                     "split": pc.index_in(table["split"], value_set=pa.array(SPLITS)).to_numpy(),
                 }
@@ -193,30 +162,18 @@ def _build(source: BinaryIO, path: Path, folder: Path) -> None:
         raise UserError(f"{path}: not a readable Parquet file ({reason(error)}); {advice}") from None
     if not rows:
         raise UserError(f"{path}: the manifest has no rows; give at least one image")
-    _refuse_repeated(file, path, prints)
+    prints.sort()
+    if (prints[1:] == prints[:-1]).any():  # different ids may share a print, so the ids are read again
+        ids = [batch.column(0).cast(pa.large_string()) for batch in file.iter_batches(columns=["id"])]
+        manifest.refuse_repeated(pa.chunked_array(ids), path)
+    # Every label gets the number that its class has in alphabetical order.
     ordered = sorted(classes)
-    _renumber(folder / "label.npy", np.argsort(np.array([classes[name] for name in ordered], np.int64)))
-    (folder / "index.json").write_text(json.dumps({"hash": digest.hexdigest(), "classes": ordered}))
-
-
-def _renumber(path: Path, positions: npt.NDArray[np.int64]) -> None:
-    """Give every label the number that its class has in alphabetical order."""
-    labels = np.load(path, mmap_mode="r+")
-    final = np.append(positions, -1).astype(np.int32)
-    for start in range(0, len(labels), 2**22):
+    final = np.append(np.argsort([classes[name] for name in ordered]), -1).astype(np.int32)
+    labels = np.load(folder / "label.npy", mmap_mode="r+")
+    for start in range(0, rows, 2**22):
         labels[start : start + 2**22] = final[labels[start : start + 2**22]]
     labels.flush()
-
-
-def _refuse_repeated(file: pq.ParquetFile, path: Path, prints: npt.NDArray[np.uint64]) -> None:
-    prints.sort()
-    double = np.unique(prints[1:][prints[1:] == prints[:-1]])
-    if not len(double):
-        return
-    # Different ids may share a print; only now are they read again, and only those.
-    ids = pa.chunked_array([batch.column(0).cast(pa.large_string()) for batch in file.iter_batches(columns=["id"])])
-    if pc.count_distinct(ids).as_py() != len(ids):
-        raise repeated(path, ids)
+    (folder / "index.json").write_text(json.dumps({"hash": digest.hexdigest(), "classes": ordered}))
 
 
 def _load(folder: Path, root: Path | str) -> Index | None:
@@ -224,8 +181,8 @@ def _load(folder: Path, root: Path | str) -> Index | None:
     try:
         header = json.loads((folder / "index.json").read_text())
         names = pa.ipc.open_file(pa.memory_map(str(folder / "files.arrow")))
-        files = Names([names.get_batch(number).column(0) for number in range(names.num_record_batches)])
-        codes: dict[str, Any] = {name: map_npy(folder / f"{name}.npy") for name in _COLUMNS}
+        files = Names(names.read_all().column(0))
+        codes = {name: np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in _COLUMNS}
         if len({len(column) for column in codes.values()}) > 1:
             return None
         return Index(root, header["hash"], files, tuple(header["classes"]), **codes, folder=folder)

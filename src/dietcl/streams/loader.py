@@ -2,9 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from dietcl.rng import numpy_generator
 from dietcl.streams.decode import Pixels
 from dietcl.streams.options import Augmentation
-from dietcl.streams.sampler import Draw, Key
+from dietcl.streams.sampler import Draw, Draws, Key
 from dietcl.streams.storage import Storage, spread, squares
 from dietcl.streams.stream import Rows, Stream
 
@@ -73,13 +75,9 @@ class Pictures:
 
 
 def crop_boxes(shapes: npt.NDArray[np.int64], least: float, random: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return top, left, height and width of a random crop of each shape (height, width).
-
-    A crop has at least this share of the area, as far as its shape from 3:4 to 4:3 allows; without crops (1) it is the
-    square in the middle.
-    """
+    """Return top, left, height and width of a crop with at least this share of the area of each (height, width)."""
     height, width = shapes.T.astype(np.float64)
-    if least >= 1:
+    if least >= 1:  # no random crops: the square in the middle
         side = np.minimum(height, width)
         return np.stack([(height - side) // 2, (width - side) // 2, side, side], 1).astype(np.int64)
     shape = width / height
@@ -94,7 +92,9 @@ def crop_boxes(shapes: npt.NDArray[np.int64], least: float, random: npt.NDArray[
 
 
 Images = torch.Tensor | Pictures  # equal squares on the device, or pictures of any shape
-Loaded = tuple[tuple[Draw, ...], list[Images]]
+Loaded = tuple[Draws, list[Images]]
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -116,32 +116,36 @@ class Loader:
         return images.to(self.device, non_blocking=True)
 
     def read_ahead(self, parts: Sequence[Rows]) -> Iterator[torch.Tensor]:
-        """Yield what `read` returns for each of some rows, the next one read while the last is used."""
-        waiting: deque[Future[torch.Tensor]] = deque()
-        for rows in parts:
-            waiting.append(self._thread.submit(self.read, rows))
-            if len(waiting) > 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        """Yield what `read` returns for each part; the next part is read while the last one is used."""
+        for future in self._submit(self.read, parts, 2):
+            yield future.result()
 
     def iterate(
-        self, micro_batches: Iterator[tuple[Draw, ...]], ahead: Augmentation | None = None
+        self, micro_batches: Iterator[Draws], ahead: Augmentation | None = None
     ) -> Generator[Loaded, None, None]:
-        """Yield each micro-batch's draws with their images, a few micro-batches read (and cropped) ahead."""
-        waiting: deque[Future[tuple[Loaded, int]]] = deque()
+        """Yield each micro-batch's draws with their images; a few micro-batches are read (and cropped) ahead."""
+        for future in self._submit(partial(self._load, ahead=ahead), micro_batches, AHEAD):
+            started = time.perf_counter()
+            loaded, bad = future.result()
+            self.waited += time.perf_counter() - started
+            self.substituted += bad  # only now, because batches that are read ahead and never used do not count
+            yield loaded
+
+    def _submit(self, work: Callable[[Item], Value], items: Iterable[Item], most: int) -> Iterator[Future[Value]]:
+        """Yield the future of each item's work in order, with `most` of them under way."""
+        waiting: deque[Future[Value]] = deque()
         try:
-            for draws in micro_batches:
-                waiting.append(self._thread.submit(self._load, draws, ahead))
-                if len(waiting) >= AHEAD:
-                    yield self._wait(waiting.popleft())
+            for item in items:
+                waiting.append(self._thread.submit(work, item))
+                if len(waiting) >= most:
+                    yield waiting.popleft()
             while waiting:
-                yield self._wait(waiting.popleft())
+                yield waiting.popleft()
         finally:
             for future in waiting:
                 future.cancel()
 
-    def _load(self, draws: tuple[Draw, ...], ahead: Augmentation | None) -> tuple[Loaded, int]:
+    def _load(self, draws: Draws, ahead: Augmentation | None) -> tuple[Loaded, int]:
         """Return a micro-batch, and how many of its images were substituted."""
         loaded = [self._load_draw(draw, ahead) for draw in draws]
         batch = tuple(draw for draw, _, _ in loaded), [images for _, images, _ in loaded]
@@ -164,13 +168,6 @@ class Loader:
     def _bad(self, rows: npt.NDArray[np.uint32]) -> list[int]:
         """Return the positions of images that could not be read."""
         return [i for i, row in enumerate(rows.tolist()) if row in self.storage.bad] if self.storage.bad else []
-
-    def _wait(self, future: Future[tuple[Loaded, int]]) -> Loaded:
-        started = time.perf_counter()
-        loaded, bad = future.result()
-        self.waited += time.perf_counter() - started
-        self.substituted += bad  # only now, because batches that are read ahead and never used do not count
-        return loaded
 
 
 def substitutes(count: int, bad: list[int]) -> Rows:

@@ -21,7 +21,7 @@ SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),  # unique
         pa.field("file", pa.string(), nullable=False),  # relative to the manifest's root, and inside it
-        pa.field("offset", pa.int64(), nullable=False),  # row of a packed .npy file, or first byte; -1: the whole file
+        pa.field("offset", pa.int64(), nullable=False),  # row of a packed .npy file, or first byte; -1: all of the file
         pa.field("label", pa.string()),  # null: nobody knows
         pa.field("time", pa.float64()),  # any unit that grows; null: unknown
         pa.field("split", pa.string(), nullable=False),  # train | test
@@ -56,9 +56,7 @@ def read_facts(path: Path) -> Facts:
     except (pa.ArrowException, OSError, ValueError, TypeError):
         return Facts()  # what is wrong with it is reported when it is opened
     if not isinstance(facts.root, str):
-        raise UserError(
-            f"{path}: says that its files lie in {facts.root!r}, which is no folder; prepare the data again"
-        )
+        raise UserError(f"{path}: names {facts.root!r} as its root, which is no folder; prepare the data again")
     return facts
 
 
@@ -113,9 +111,7 @@ def write_manifest(path: Path, columns: dict[str, Any], facts: Facts | None = No
         writer.write(columns)
         if not writer.rows:
             raise UserError(f"{path}: the manifest has no rows; give at least one image")
-        ids = pa.table(columns)["id"].cast(pa.large_string())
-        if pc.count_distinct(ids).as_py() != len(ids):
-            raise repeated(path, ids)
+        refuse_repeated(pa.table(columns)["id"].cast(pa.large_string()), path)
     return path
 
 
@@ -124,20 +120,18 @@ def conform(table: pa.Table, path: Path, first: int = 0) -> pa.Table:
     columns = []
     for field in SCHEMA:
         found = table.column_names.count(field.name)
-        if found == 0 and field.name == "length":
+        if not found and field.name == "length":
             columns.append(pa.nulls(len(table), field.type))
             continue
         if found != 1:
             fault = "is there twice" if found else "is missing"
             raise UserError(f"{path}: column {field.name!r} {fault}; a manifest has {', '.join(SCHEMA.names)}")
         try:
-            column = _named(table[field.name], path, first) if field.name == "label" else table[field.name]
-            column = column.cast(field.type)
+            given = table[field.name]
+            column = (_named(given, path, first) if field.name == "label" else given).cast(field.type)
         except pa.ArrowException as error:
-            kind = table[field.name].type
-            raise UserError(
-                f"{path}: column {field.name!r} must hold {field.type} and holds {kind} ({reason(error)}); convert it"
-            ) from None
+            fault = f"must hold {field.type} and holds {given.type} ({reason(error)})"
+            raise UserError(f"{path}: column {field.name!r} {fault}; convert it") from None
         if field.name == "time":
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, field.type), column)
         columns.append(column)
@@ -163,8 +157,8 @@ def check(table: pa.Table, path: Path, first: int = 0) -> None:
     """Refuse rows that no manifest may have; they are counted from `first`."""
     for field in SCHEMA:
         if not field.nullable and table[field.name].null_count:
-            row = first + _position(pc.is_null(table[field.name]))
-            raise UserError(f"{path}: row {row} has no {field.name!r}; fill it in or drop the row")
+            row = pc.index(pc.is_null(table[field.name]), True).as_py()
+            raise UserError(f"{path}: row {first + row} has no {field.name!r}; fill it in or drop the row")
     wrong = {
         "split": (pc.invert(pc.is_in(table["split"], value_set=pa.array(SPLITS))), "use 'train' or 'test'"),
         "offset": (pc.less(table["offset"], -1), "give the image's place in its pack, or -1 for an image file"),
@@ -175,7 +169,7 @@ def check(table: pa.Table, path: Path, first: int = 0) -> None:
     }
     for name, (mask, remedy) in wrong.items():
         if pc.any(mask).as_py():
-            row = _position(mask)
+            row = pc.index(mask, True).as_py()
             raise UserError(f"{path}: row {first + row} has {name} {table[name][row].as_py()!r}; {remedy}")
 
 
@@ -192,18 +186,15 @@ def outside(files: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return pc.match_substring_regex(files, _OUTSIDE)
 
 
-def repeated(path: Path, ids: pa.ChunkedArray) -> UserError:
-    """Return the error about the first id that occurs twice."""
+def refuse_repeated(ids: pa.ChunkedArray, path: Path) -> None:
+    """Refuse ids of which one occurs twice."""
+    if pc.count_distinct(ids).as_py() == len(ids):
+        return
     counts = pc.value_counts(ids)
-    double = counts.field("values")[_position(pc.greater(counts.field("counts"), 1))]
+    double = counts.field("values")[pc.index(pc.greater(counts.field("counts"), 1), True).as_py()]
     first = pc.index(ids, double).as_py()
     row = first + 1 + pc.index(ids.slice(first + 1), double).as_py()
-    return UserError(f"{path}: row {row} repeats the id {double.as_py()!r} of row {first}; ids must be unique")
-
-
-def _position(mask: pa.ChunkedArray | pa.Array) -> int:
-    row: int = pc.index(mask, True).as_py()
-    return row
+    raise UserError(f"{path}: row {row} repeats the id {double.as_py()!r} of row {first}; ids must be unique")
 
 
 class ContentHash:

@@ -1,6 +1,5 @@
 """ManifestBuilder: takes rows from a source, and writes a manifest and a table of everything that was left out."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -43,11 +42,7 @@ class Columns(TypedDict, total=False):
 
 
 class ManifestBuilder:
-    """Collects the rows of a source: bad ones go to the quarantine, all others into the manifest.
-
-    A source calls `refer` for images that stay where they are, or `pixels` or `encoded` for images that it had to
-    extract from something; never both kinds.
-    """
+    """Takes the rows of a source, all by `refer` or all by `pixels` and `encoded`; bad ones go to the quarantine."""
 
     def __init__(
         self,
@@ -57,7 +52,8 @@ class ManifestBuilder:
         verify: Verify = "decode",
         progress: Progress = lambda *_: None,
     ) -> None:
-        self.file_root, self.out, self.verify = file_root, make_folder(out), verify
+        self.file_root = file_root  # replaced by a source whose images are not in the folder of its own files
+        self.out, self.verify = make_folder(out), verify
         self.total: int | None = None  # number of images, set by a source that knows it
         self.kept = 0
         self._facts, self._progress = facts, progress
@@ -65,6 +61,7 @@ class ManifestBuilder:
         self._work = ExitStack()
         self._folder = self._work.enter_context(scratch(self.out))
         self._quarantine = Quarantine(self._folder / QUARANTINE)
+        self.problem, self.problems = self._quarantine.add, self._quarantine.kinds  # reports one; counts by kind
         self._log = RowLog()
         self._pool = ThreadPoolExecutor(cores())
         self._copies: ImageWriter | None = None
@@ -74,10 +71,6 @@ class ManifestBuilder:
         self._log.is_suggested = True
         self._facts = replace(self._facts, recipe=recipe, time_steps=time_steps, cut=cut)
 
-    def read_images_from(self, root: FileRoot) -> None:
-        """Set the root of the images, where it is not the folder of the data's own files."""
-        self.file_root = root
-
     def keep_cut(self) -> None:
         """Cut the stream as it was published, even where that is a poor cut of few images."""
         self._log.is_published = True
@@ -86,28 +79,16 @@ class ManifestBuilder:
         """Draw this share of the labeled images as test images, as the source names none."""
         self._log.test_share = share
 
-    @property
-    def problems(self) -> Counter[str]:
-        """How many problems there are of each kind."""
-        return self._quarantine.kinds
-
-    def problem(self, file: str, row: int | None, sentence: str) -> None:
-        """Add a problem to the quarantine, with its file and its row if it has one."""
-        self._quarantine.add(file, row, sentence)
-
     def refer(
         self, file: Values, *, row: RowNumbers = None, listed_in: str | None = None, **known: Unpack[Columns]
     ) -> None:
-        """Add images that stay where they are, by their paths below the root.
-
-        `listed_in` and `row` name the table and the rows that list them, for the quarantine.
-        """
+        """Add images below the root, which stay there; `listed_in` and `row` say where they are listed."""
         columns: dict[str, Values] = {"file": file, **known}
         count = next(len(values) for values in columns.values() if not isinstance(values, str | None))
         for start in range(0, count, BATCH):
             part = slice(start, min(start + BATCH, count))
             cut = {name: v if isinstance(v, str | None) else v[part] for name, v in columns.items()}
-            self._add(cut, part.stop - start, None if row is None else row[part], listed_in)
+            self._add(cut, part.stop - start, None if row is None else row[part], listed_in, {})
 
     def pixels(self, images: npt.NDArray[np.uint8], *, listed_in: str, **known: Unpack[Columns]) -> None:
         """Add square uint8 images [n, side, side] or [n, side, side, 3], which are copied into one array."""
@@ -117,7 +98,7 @@ class ManifestBuilder:
         except ValueError as error:
             raise UserError(f"{self.file_root.path(listed_in)}: {error}") from None
         columns = {**known, "file": IMAGES, "id": offset, "offset": offset}
-        self._add(columns, len(images), offset.tolist(), listed_in)
+        self._add(columns, len(images), offset.tolist(), listed_in, {})
 
     def encoded(
         self, images: Sequence[bytes | None], *, row: RowNumbers = None, listed_in: str, **known: Unpack[Columns]
@@ -173,11 +154,10 @@ class ManifestBuilder:
 
     def relative(self, file: pa.Array) -> pa.Array:
         """Make absolute paths that lead into the root relative to it; many tables have them."""
-        inside = f"{self.file_root.root}/"
-        if self._copies is not None or not self.file_root.is_local or not pc.any(pc.starts_with(file, inside)).as_py():
+        if self._copies is not None or not self.file_root.is_local:
             return file
-        rest = pc.utf8_slice_codeunits(file, len(inside))
-        return pc.if_else(pc.starts_with(file, inside), rest, file)
+        inside = f"{self.file_root.root}/"
+        return pc.if_else(pc.starts_with(file, inside), pc.utf8_slice_codeunits(file, len(inside)), file)
 
     @cached_property
     def _writer(self) -> Writer:
@@ -193,12 +173,7 @@ class ManifestBuilder:
         return str(root.relative_to(out)) if root.is_relative_to(out) else str(root)
 
     def _add(
-        self,
-        columns: dict[str, Values],
-        count: int,
-        row: RowNumbers,
-        listed_in: str | None,
-        known: Faults | None = None,
+        self, columns: dict[str, Values], count: int, row: RowNumbers, listed_in: str | None, faults: Faults
     ) -> None:
         file, offset = self.relative(texts(columns["file"], count)), numbers(columns.get("offset"), count, -1)
         label, bad_labels = labels(columns.get("label"), count)
@@ -206,20 +181,20 @@ class ManifestBuilder:
         split, length = texts(columns.get("split", "train"), count), numbers(columns.get("length"), count, None)
         ids = default_ids(file, offset) if columns.get("id") is None else texts(columns["id"], count)
         table = pa.table([ids, file, offset, label, time, split, length], SCHEMA.names)
-        faults = {**bad_labels, **bad_times, **(known or {})}
+        faults = bad_labels | bad_times | faults
         for fault, where in (
             ("the path leads outside the folder", outside(file)),
             ("the image is empty", pc.fill_null(pc.less(length, 1), False)),
         ):
             faults |= dict.fromkeys(np.flatnonzero(where.to_numpy(zero_copy_only=False)).tolist(), fault)
         if self._copies is None and self.verify == "decode":
-            faults |= faults_of_rows(self.file_root, self._pool, table, faults, self._report_progress)
+            faults |= faults_of_rows(
+                self.file_root, self._pool, table, faults, lambda done: self._progress(self._seen + done, self.total)
+            )
         for i, fault in sorted(faults.items()):
             name, number = file[i].as_py(), None if row is None else int(row[i])
-            if listed_in is None or self._copies is not None:
-                self.problem(listed_in or name, number, fault)
-            else:
-                self.problem(listed_in, number, f"{fault}: {name}")
+            sentence = fault if listed_in is None or self._copies is not None else f"{fault}: {name}"
+            self.problem(listed_in or name, number, sentence)
         good = np.ones(count, np.bool_)
         good[list(faults)] = False
         table = table.filter(pa.array(good))
@@ -227,8 +202,5 @@ class ManifestBuilder:
             self._log.add(table, listed_in, None if row is None else np.asarray(row)[good])
             self._writer.write(table)
         self.kept += len(table)
-        self._report_progress(count)
         self._seen += count
-
-    def _report_progress(self, done: int) -> None:
-        self._progress(self._seen + done, self.total)
+        self._progress(self._seen, self.total)

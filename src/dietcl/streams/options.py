@@ -1,10 +1,10 @@
 """Options of streams: how one is cut, mixed, augmented and packed; free of numpy for a quick command line."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from dietcl.checked_options import CheckedOptions, FromZero, Share, Valid
 from dietcl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,40 +17,34 @@ BAD_SHARE = 0.01  # of the images that may turn out unreadable before a run stop
 MOST_TIME_STEPS = 5_000  # counts are kept for every pair of time steps
 
 Cut = Literal["count", "duration", "day", "week", "month", "value"]
+_Limit = Annotated[int | None, Valid(lambda n: n is None or n >= 1, "give at least 1, or leave it out for all")]
+_STEPS = Valid(lambda n: n == "auto" or 1 <= n <= MOST_TIME_STEPS, f"give from 1 to {MOST_TIME_STEPS}")
 EVEN_CUTS = ("count", "duration")  # into any number of time steps; the others make as many as the data has
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions:
+class RecipeOptions(CheckedOptions):
     """How a stream is cut into time steps and how many labels it reveals."""
 
     recipe: Literal["class", "time", "data"] = "class"
     """class: classes are spread over time steps; time: cuts of the timestamp; data: i.i.d. cuts."""
-    time_steps: int | Literal["auto"] = "auto"
+    time_steps: Annotated[int | Literal["auto"], _STEPS] = "auto"
     """Number of time steps T; auto: as the data states, else by its times (distinct dates if at most 50, else 20)."""
-    label_rate: float = 0.01
+    label_rate: Share = 0.01
     """Share of labels revealed, per class and time step (rounded to the nearest count)."""
     at_least_one: bool = False
     """Reveal at least one label of every class in every time step where it occurs."""
     cut: Cut | Literal["auto"] = "auto"
     """Cut time into steps of equal count or duration, or one per day, week, month or value (recipe 'time' only)."""
-    test_per_time_step: int | None = None
+    test_per_time_step: _Limit = None
     """At most this many test images per time step (all by default)."""
-
-    def __post_init__(self) -> None:
-        if self.time_steps != "auto" and not 1 <= self.time_steps <= MOST_TIME_STEPS:
-            raise UserError(f"--time-steps {self.time_steps}: give from 1 to {MOST_TIME_STEPS}")
-        if not 0 <= self.label_rate <= 1:
-            raise UserError(f"--label-rate {self.label_rate}: give a share between 0 and 1, such as 0.01")
-        if self.test_per_time_step is not None and self.test_per_time_step < 1:
-            raise UserError(f"--test-per-time-step {self.test_per_time_step}: give at least 1, or leave it out for all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(RecipeOptions):
     """A recipe with nothing left to resolve: what a RunConfig holds."""
 
-    time_steps: int = 20
+    time_steps: Annotated[int, _STEPS] = 20
     cut: Cut = "count"
 
 
@@ -70,13 +64,10 @@ class Mix:
     by_class: bool = False  # the capacity is for all labels, this time step's too, and shared by the classes
 
     def counts(self, size: int, pools: Mapping[PoolName, "Pool"]) -> dict[PoolName, int]:
-        """Divide a micro-batch among the pools that hold images; nothing is drawn if no pool with a share holds any.
-
-        An empty labeled or memory pool's share goes to the other of the two, if that has a share of its own; any other
-        share of an empty pool is spread in proportion to the others.
-        """
+        """Divide a micro-batch among the pools that hold images; empty if no pool with a share holds any."""
         share: dict[PoolName, float] = {"unlabeled": self.unlabeled, "labeled": self.labeled, "memory": self.memory}
         empty = [name for name in share if not len(pools[name].rows)]
+        # An empty labeled or memory pool gives its share to the other of the two, if that has one; all others share it.
         pairs: tuple[tuple[PoolName, PoolName], ...] = (("labeled", "memory"), ("memory", "labeled"))
         for name, other in pairs:
             if name in empty and other not in empty and share[other] > 0:
@@ -90,58 +81,39 @@ class Mix:
         for name in by_remainder[: size - sum(counts.values())] if counts else []:
             counts[name] += 1
         if not all(counts.values()):
-            raise UserError(
-                f"--micro-batch {size}: too small to hold images of every pool ({', '.join(counts)}); enlarge it"
-            )
+            raise UserError(f"--micro-batch {size}: too small for every pool ({', '.join(counts)}); enlarge it")
         return counts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(CheckedOptions):
     """Random crops and flips of every training image; mixup, cutmix and smoothing of labeled ones."""
 
-    crop: float = 0.08
+    crop: Annotated[float, Valid(lambda x: 0 < x <= 1, "give a share above 0 and up to 1 (1: no crops)")] = 0.08
     """Smallest share of the image's area that a random crop keeps (1: no crops)."""
     flip: bool = True
     """Mirror half of the images (turned off by streams whose classes a mirror would change)."""
-    mixup: float = 0.8
+    mixup: FromZero = 0.8
     """Beta parameter of mixup (0: off)."""
-    cutmix: float = 1.0
+    cutmix: FromZero = 1.0
     """Beta parameter of cutmix (0: off); with both on, each micro-batch takes one of them."""
-    smoothing: float = 0.1
+    smoothing: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 and below 1")] = 0.1
     """Label smoothing."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.crop <= 1:
-            raise UserError(f"--crop {self.crop}: give a share above 0 and up to 1 (1: no crops)")
-        for option in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, option) < math.inf:
-                raise UserError(f"--{option} {getattr(self, option)}: give a number from 0 (0: off)")
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"--smoothing {self.smoothing}: give a share from 0 and below 1")
-
-
-_SMALL = 64  # pixels; up to here raw squares take little room, and they are read many times faster than JPEGs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packing:
+class Packing(CheckedOptions):
     """How images are resized and stored."""
 
-    side: int = 224
+    side: Annotated[int, Valid(lambda n: 8 <= n <= 4096, "give from 8 to 4096")] = 224
     """Pixels of the shorter side; smaller images keep their size, except as raw squares."""
     format: Literal["auto", "raw", "jpeg", "webp"] = "auto"
-    """raw: uint8 squares from the middle, for small images; jpeg, webp: whole pictures; auto: raw up to 64 pixels."""
-    quality: int = 90
+    """raw: uint8 squares from the middle, for small images; jpeg, webp: full pictures; auto: raw up to 64 pixels."""
+    quality: Annotated[int, Valid(lambda n: 1 <= n <= 100, "give from 1 to 100")] = 90
     """Quality of JPEG or WebP."""
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.side <= 4096:
-            raise UserError(f"--side {self.side}: give from 8 to 4096")
-        if not 1 <= self.quality <= 100:
-            raise UserError(f"--quality {self.quality}: give from 1 to 100")
 
     @property
     def is_raw(self) -> bool:
         """Whether images become squares of raw pixels."""
-        return self.format == "raw" or (self.format == "auto" and self.side <= _SMALL)
+        # Small raw squares take little room, and they are read many times faster than JPEGs.
+        return self.format == "raw" or (self.format == "auto" and self.side <= 64)

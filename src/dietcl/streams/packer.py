@@ -55,8 +55,8 @@ def pack(manifest: Path, out: Path, packing: Packing, progress: Progress = lambd
             _pack_shard(storage, rows, number, out, work, packing, progress)
         progress(int(rows[-1]) + 1, len(index))
     kept = _finish(manifest, out, work, index, packing)
-    images = [path for path in out.iterdir() if path.name.startswith("images")]
-    return Packed(out / MANIFEST, kept, len(index) - kept, sum(path.stat().st_size for path in images))
+    size = sum(path.stat().st_size for path in out.glob("images*"))
+    return Packed(out / MANIFEST, kept, len(index) - kept, size)
 
 
 def _begin(out: Path, index: Index, packing: Packing) -> Path:
@@ -143,7 +143,7 @@ def encode(picture: Pixels, packing: Packing) -> bytes:
 
 def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packing) -> int:
     """Write the manifest of what was packed and the quarantine of what was not, and remove the work folder."""
-    bad, root, shards = 0, FileRoot.of(index.root), range(-(-len(index) // SHARD))
+    root, shards = FileRoot.of(index.root), range(-(-len(index) // SHARD))
     names = pa.array([IMAGES if packing.is_raw else _SHARD_NAME.format(number) for number in shards])
     with (
         pq.ParquetFile(manifest) as file,
@@ -153,7 +153,6 @@ def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packin
         parts = [np.load(work / f"{number:05d}.npz") for number in shards]
         offset, length = (np.concatenate([part[name] for part in parts]) for name in ("offset", "length"))
         for part in parts:
-            bad += len(part["bad"])
             for row, sentence in zip(part["bad"].tolist(), part["reasons"].tolist(), strict=True):
                 quarantine.add(root.path(index.files[index.file[row]]), row, sentence)
         start = 0
@@ -164,11 +163,11 @@ def _finish(manifest: Path, out: Path, work: Path, index: Index, packing: Packin
             packed = packed.set_column(2, "offset", pa.array(offset[numbers])).set_column(6, "length", lengths)
             writer.write(packed.filter(pa.array(offset[numbers] >= 0)))
             start += len(table)
-    if bad == len(index):
+    if not (kept := int((offset >= 0).sum())):
         for path in work.glob("*.npz"):  # so that a repeated command reads the images again
             path.unlink()
         raise UserError(f"{manifest}: not one image can be read; see {work / QUARANTINE}")
     for name in (QUARANTINE, MANIFEST):
         (work / name).replace(out / name)
     shutil.rmtree(work)
-    return len(index) - bad
+    return kept

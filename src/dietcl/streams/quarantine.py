@@ -17,7 +17,7 @@ class Quarantine:
         self._table.writerow(["file", "row", "problem"])
 
     def add(self, file: str, row: int | None, sentence: str) -> None:
-        """Add one problem; one with a whole file has no row."""
+        """Add one problem; a problem with an entire file has no row."""
         self.kinds[kind_of(sentence)] += 1
         self._table.writerow([file, "" if row is None else row, sentence])
 

@@ -44,20 +44,19 @@ class RowLog:
         self._times.append(pc.fill_null(table["time"], np.nan).to_numpy())
         self._is_train.append(pc.equal(table["split"], TRAIN).to_numpy())
 
-    def draw_tests(self) -> Mask | None:
-        """Return the rows that become test images; None if no share of them was asked for."""
+    def draw_tests(self) -> Mask:
+        """Return which rows become test images."""
         if not self.test_share:
-            return None
+            return np.zeros(sum(map(len, self._hashes)), np.bool_)
         label = np.concatenate(self._labels)
         label[~np.concatenate(self._is_train) | ~self._is_first()] = -1
         return draw_tests(label, np.concatenate(self._times), np.concatenate(self._hashes), self.test_share)
 
-    def fit(self, facts: Facts, drawn: Mask | None) -> Facts:
-        """Return facts by which the training images can be cut: by time if most of them have one."""
+    def fit(self, facts: Facts, drawn: Mask) -> Facts:
+        """Return facts to cut the training images: by time if most of them have one, with some labels revealed."""
         if self.is_published:
             return facts
-        train = np.concatenate(self._is_train) & self._is_first()
-        train &= True if drawn is None else ~drawn
+        train = np.concatenate(self._is_train) & self._is_first() & ~drawn
         times = np.concatenate(self._times)[train]
         times = times[~np.isnan(times)]
         # Images without a time could not reveal their labels.
@@ -66,13 +65,24 @@ class RowLog:
             facts = replace(facts, recipe="time", cut=cut, time_steps=time_steps)
         labels = np.concatenate(self._labels)[train]
         known = np.bincount(labels[labels >= 0])
-        return _fit_labels(facts, np.sort(known[known > 0]).tolist(), has_unknown=bool((labels < 0).any()))
+        sizes = np.sort(known[known > 0]).tolist()
+        if facts.recipe == "class" and len(sizes) < facts.time_steps:
+            facts = replace(facts, time_steps=len(sizes)) if len(sizes) > 1 else replace(facts, recipe="data")
+        if not sizes:
+            return facts
+        if (labels < 0).any():  # the data is sparse by itself, so all known labels are revealed
+            return replace(facts, label_rate=1.0)
+        steps = 1 if facts.recipe == "class" else facts.time_steps
+        if round(facts.label_rate * sizes[-1] / steps, 6) >= 0.5:
+            return facts  # the largest class has a label, at least
+        usual = sizes[len(sizes) // 2] / steps  # images of a class in a time step
+        return replace(facts, label_rate=next((rate for rate in _RATES if rate * usual >= 1), 1.0))
 
-    def rewrite(self, path: Path, facts: Facts, drawn: Mask | None, problem: Problem) -> int:
+    def rewrite(self, path: Path, facts: Facts, drawn: Mask, problem: Problem) -> int:
         """Mark the drawn test images of a manifest and drop rows that repeat an id; returns how many were dropped."""
         hashes = np.sort(np.concatenate(self._hashes))
         double = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-        if not len(double) and drawn is None:
+        if not len(double) and not drawn.any():
             return 0
         first: dict[str, int] = {}
         starts = np.cumsum([0, *map(len, self._hashes)])
@@ -88,9 +98,8 @@ class RowLog:
                         listed_in, rows = self._origins[part]
                         row = None if rows is None else int(rows[done + i - starts[part]])
                         problem(listed_in or table["file"][i].as_py(), row, f"the id is there twice: {name}")
-                if drawn is not None:
-                    split = pc.if_else(pa.array(drawn[done : done + len(table)]), TEST, table["split"])
-                    table = table.set_column(table.schema.get_field_index("split"), "split", split)
+                split = pc.if_else(pa.array(drawn[done : done + len(table)]), TEST, table["split"])
+                table = table.set_column(table.schema.get_field_index("split"), "split", split)
                 done += len(table)
                 dropped += int((~good).sum())
                 writer.write(table.filter(pa.array(good)))
@@ -102,18 +111,3 @@ class RowLog:
         first = np.zeros(len(hashes), np.bool_)
         first[np.unique(hashes, return_index=True)[1]] = True
         return first
-
-
-def _fit_labels(facts: Facts, sizes: list[int], has_unknown: bool) -> Facts:
-    """Return facts with no more time steps than classes (sizes ascending), and a label rate that reveals some."""
-    if facts.recipe == "class" and len(sizes) < facts.time_steps:
-        facts = replace(facts, time_steps=len(sizes)) if len(sizes) > 1 else replace(facts, recipe="data")
-    if not sizes:
-        return facts
-    if has_unknown:  # the data is sparse by itself, so all known labels are revealed
-        return replace(facts, label_rate=1.0)
-    steps = 1 if facts.recipe == "class" else facts.time_steps
-    if round(facts.label_rate * sizes[-1] / steps, 6) >= 0.5:
-        return facts  # the largest class has a label, at least
-    usual = sizes[len(sizes) // 2] / steps  # images of a class in a time step
-    return replace(facts, label_rate=next((rate for rate in _RATES if rate * usual >= 1), 1.0))

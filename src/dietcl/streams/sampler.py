@@ -1,6 +1,6 @@
 """The sampler: (seed, t, phase, update, micro-batch) -> row numbers, a pure function of its arguments."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from dietcl.rng import numpy_generator
 from dietcl.streams.assign_steps import rank_in_group
 from dietcl.streams.options import Mix, PoolName
-from dietcl.streams.stream import Labels, Rows, Stream, TimeStep
+from dietcl.streams.stream import Labels, Rows, Stream
 
 Key = tuple[int | str, ...]  # of a random generator
 
@@ -40,6 +40,9 @@ class Draw:
     key: Key = ()  # what it was drawn by
 
 
+Draws = tuple[Draw, ...]  # of one micro-batch
+
+
 def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
     """Return the three pools of time step t under a mix."""
     step = stream.step(t)
@@ -50,7 +53,7 @@ def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
     }
 
 
-def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: Key) -> tuple[Draw, ...]:
+def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: Key) -> Draws:
     """Draw one micro-batch."""
     draws = []
     for name, count in counts.items():
@@ -61,7 +64,7 @@ def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: 
     return tuple(draws)
 
 
-def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[tuple[Draw, ...]]:
+def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[Draws]:
     """Yield all of a pool once in random order, in micro-batches of at most this size."""
     order = numpy_generator(*key, "walk", name).permutation(len(pool.rows))
     for start in range(0, len(order), size):
@@ -71,11 +74,14 @@ def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[tuple[Draw
 
 def _memory(stream: Stream, t: int, mix: Mix) -> Pool:
     steps = [step for step in stream.steps if step.t < t + (not mix.past_only)]
-    if mix.by_class:
-        return _by_class(steps, mix.capacity)
-    kept = _reservoir(stream, t, mix.capacity)
+    kept = _reservoir(stream, t, None if mix.by_class else mix.capacity)
     rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled[kept[step.t]] for step in steps)])
     labels = np.concatenate([np.zeros(0, np.int64), *(step.labels[kept[step.t]] for step in steps)])
+    if mix.by_class:
+        # Classes keep equally many if they can. Row numbers are random, so the lowest of a class are a fair choice.
+        chosen = np.lexsort((rows, rank_in_group(labels, np.argsort(rows))))[: mix.capacity]
+        chosen = chosen[np.argsort(rows[chosen])]
+        return Pool(rows[chosen], labels[chosen])
     if not mix.by_time_step:
         return Pool(rows, labels)
     sizes = np.array([int(kept[step.t].sum()) for step in steps], np.int64)
@@ -90,17 +96,3 @@ def _reservoir(stream: Stream, t: int, capacity: int | None) -> dict[int, npt.ND
     drawn = np.sort(np.concatenate([np.zeros(0), *lots.values()]))
     highest = drawn[capacity - 1] if capacity is not None and capacity < len(drawn) else np.inf
     return {step: lot <= highest for step, lot in lots.items()} | {t: np.ones(len(stream.step(t).labeled), np.bool_)}
-
-
-def _by_class(steps: Sequence[TimeStep], capacity: int | None) -> Pool:
-    """Return the labels of some time steps, cut to the capacity so that classes keep equally many if they can."""
-    rows = np.concatenate([np.zeros(0, np.int64), *(step.labeled for step in steps)])
-    labels = np.concatenate([np.zeros(0, np.int64), *(step.labels for step in steps)])
-    # Row numbers are random themselves, so the lowest of a class are a fair choice whatever the order of arrival.
-    order = np.argsort(rows)
-    rows, labels = rows[order], labels[order]
-    if capacity is not None and capacity < len(rows):
-        rank = rank_in_group(labels, np.arange(len(rows)))
-        kept = np.sort(np.lexsort((rows, rank))[:capacity])
-        rows, labels = rows[kept], labels[kept]
-    return Pool(rows, labels)

@@ -1,6 +1,5 @@
 """Storage: row numbers -> pixels, from packed arrays by indexing and from encoded images by decoding."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -40,7 +39,6 @@ class Storage:
         self.pool = ThreadPoolExecutor(threads or cores(), thread_name_prefix="decode")
         self._bad_share = bad_share
         self._tried = np.zeros(len(index), np.bool_)  # rows of encoded images that were read
-        self._lock = threading.Lock()
 
     def read(self, rows: Rows) -> torch.Tensor:
         """Return uint8 [B, 3, size, size] for rows of the index: of each image the square in the middle."""
@@ -48,10 +46,17 @@ class Storage:
         return found if isinstance(found, torch.Tensor) else squares(found, self.image_size)
 
     def fetch(self, rows: Rows) -> torch.Tensor | list[Pixels]:
-        """Return squares of the image size if all rows lie in packed arrays, and pictures of any shape otherwise."""
-        if self._is_packed(rows).all():
-            return self._read_packs(self.index.file[rows], self.index.offset[rows])
-        return self.pictures(rows)
+        """Return squares of the image size if all rows are in packed arrays, and pictures of any shape otherwise."""
+        if not self._is_packed(rows).all():
+            return self.pictures(rows)
+        files, offsets = self.index.file[rows], self.index.offset[rows]
+        out = torch.empty((len(files), 3, self.image_size, self.image_size), dtype=torch.uint8)
+        for file in np.unique(files):
+            inside = np.flatnonzero(files == file)
+            images = torch.from_numpy(self._pack(int(file), offsets[inside])[offsets[inside]])
+            images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+            out[torch.from_numpy(inside)] = resize(images, (self.image_size, self.image_size)).expand(-1, 3, -1, -1)
+        return out
 
     def pictures(self, rows: Rows) -> list[Pixels]:
         """Return pictures of any shape; those of packed arrays keep their size."""
@@ -68,27 +73,15 @@ class Storage:
     def _is_packed(self, rows: Rows) -> npt.NDArray[np.bool_]:
         return (self.index.offset[rows] >= 0) & (self.index.length[rows] < 0)
 
-    def _read_packs(self, files: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> torch.Tensor:
-        out = torch.empty((len(files), 3, self.image_size, self.image_size), dtype=torch.uint8)
-        for file in np.unique(files):
-            inside = np.flatnonzero(files == file)
-            images = torch.from_numpy(self._pack(int(file), offsets[inside])[offsets[inside]])
-            images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-            out[torch.from_numpy(inside)] = resize(images, (self.image_size, self.image_size)).expand(-1, 3, -1, -1)
-        return out
-
     def _pack(self, file: int, offsets: npt.NDArray[np.int64]) -> Pixels:
         """Return a packed array that holds these rows; a missing one is not a fault of single images."""
-        path = self.reader.file_root.path(self.index.files[file])
         try:
             pack = self.reader.pack(file)
+            if offsets.max() >= len(pack):
+                raise Unreadable(f"the manifest asks for image {offsets.max()} and the pack holds {len(pack)}")
         except Unreadable as error:
+            path = self.reader.file_root.path(self.index.files[file])
             raise UserError(f"{path}: {error}; prepare the data again") from None
-        if offsets.max() >= len(pack):
-            raise UserError(
-                f"{path}: the manifest asks for image {offsets.max()} and the pack holds {len(pack)}; "
-                "prepare the data again"
-            )
         return pack
 
     def _decode(self, rows: Rows) -> list[Pixels]:
@@ -96,12 +89,9 @@ class Storage:
 
         def decode_one(i: int) -> Pixels | str:
             try:
-                if fetched is None:
-                    return self.reader.pixels(int(rows[i]), self.image_size)
-                data = fetched[i]
-                return (
-                    f"cannot be read ({reason(data)})" if isinstance(data, Exception) else decode(data, self.image_size)
-                )
+                if fetched is not None:
+                    return decode(fetched[i], self.image_size)
+                return self.reader.pixels(int(rows[i]), self.image_size)
             except Unreadable as error:
                 return str(error)
 
@@ -109,7 +99,8 @@ class Storage:
         pictures = []
         for row, found in zip(rows.tolist(), spread(self.pool, decode_one, len(rows)), strict=True):
             if isinstance(found, str):
-                self._note(row, found)
+                self.bad[row] = found
+                self._refuse_many_bad(row)
                 found = np.full((self.image_size, self.image_size, 3), GRAY, np.uint8)
             pictures.append(found)
         return pictures
@@ -139,17 +130,14 @@ class Storage:
         """Return which image cannot be read, and why."""
         return f"{self.reader.file_root.path(self.reader.file(row))}: {self.bad[row]}"
 
-    def _note(self, row: int, sentence: str) -> None:
-        """Record a bad row, and stop if there are too many."""
-        with self._lock:
-            self.bad[row] = sentence
+    def _refuse_many_bad(self, last: int) -> None:
         tried = int(np.count_nonzero(self._tried))
         # One image never ends a run, unless none may be bad; the first few say little about their share.
         most = max(1.0, self._bad_share * min(max(tried, _JUDGED), len(self.index))) if self._bad_share else 0.0
         if self._bad_share < 1 and len(self.bad) > most:
             raise UserError(
                 f"{plural(len(self.bad), 'image')} cannot be read, more than {self._bad_share:.2%} of those tried "
-                f"(--bad-images): the last one is {self.describe(row)}; `dietcl data check` lists them all"
+                f"(--bad-images): the last one is {self.describe(last)}; `dietcl data check` lists them all"
             )
 
 

@@ -58,7 +58,7 @@ class TestStep:
 
 @dataclass(frozen=True)
 class Stream:
-    """T time steps, their test images, and where each opaque row number's image lies."""
+    """T time steps, their test images, and the row of the index for each opaque row number."""
 
     name: str
     identity: str
@@ -80,12 +80,11 @@ class Stream:
             return self
         labeled = np.concatenate([step.labeled for step in self.steps])
         order = np.argsort(labeled)
-        union = TimeStep(
-            t=self.steps[-1].t,
+        union = replace(
+            self.steps[-1],
             labeled=labeled[order],
             labels=np.concatenate([step.labels for step in self.steps])[order],
             unlabeled=np.sort(np.concatenate([step.unlabeled for step in self.steps])),
-            seen_classes=self.steps[-1].seen_classes,
             new_classes=tuple(name for step in self.steps for name in step.new_classes),
             spans=len(self.steps),
         )
@@ -104,7 +103,7 @@ def build_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
 
 
 def reveal(name: str, index: Index, recipe: Recipe, seed: int, assignment: Assignment) -> Stream:
-    """Build the time steps of an assignment: labels that are not revealed are not read here, nor kept."""
+    """Build the time steps of an assignment: labels that are not revealed are neither read nor kept."""
     number_of_row = numpy_generator(seed, index.hash, "opaque-rows").permutation(len(index)).astype(np.uint32)
     index_row = np.empty(len(index), np.uint32)
     index_row[number_of_row] = np.arange(len(index), dtype=np.uint32)
@@ -115,37 +114,23 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, assignment: Assig
     for t, rows in enumerate(of_step, start=1):
         is_labeled = assignment.labeled[rows]
         # Sorted by opaque number: the order is as random as the numbers themselves.
-        labeled = rows[is_labeled]
-        labeled = labeled[np.argsort(number_of_row[labeled])]
-        codes = index.label[labeled]
+        labeled = np.sort(number_of_row[rows[is_labeled]]).astype(np.int64)
+        unlabeled = np.sort(number_of_row[rows[~is_labeled]]).astype(np.int64)
+        codes = index.label[index_row[labeled]]
         new = [int(code) for code in np.unique(codes) if number_of_code[code] < 0]
         number_of_code[new] = len(classes) + np.arange(len(new))
         classes += new
-        steps.append(
-            TimeStep(
-                t=t,
-                labeled=number_of_row[labeled].astype(np.int64),
-                labels=number_of_code[codes],
-                unlabeled=np.sort(number_of_row[rows[~is_labeled]]).astype(np.int64),
-                seen_classes=len(classes),
-                new_classes=tuple(index.classes[code] for code in new),
-            )
-        )
+        new_classes = tuple(index.classes[code] for code in new)
+        steps.append(TimeStep(t, labeled, number_of_code[codes], unlabeled, len(classes), new_classes))
     tests = []
     for t, rows in enumerate(_rows_by_step(index, assignment, TEST, recipe.time_steps), start=1):
-        rows = rows[index.label[rows] >= 0]
-        rows = rows[np.argsort(number_of_row[rows])]
-        tests.append(TestStep(t, number_of_row[rows].astype(np.int64), number_of_code[index.label[rows]]))
-    return Stream(
-        name=name,
-        identity=identify(index, recipe, seed),
-        seed=seed,
-        steps=tuple(steps),
-        tests=tuple(tests),
-        classes=tuple(index.classes[code] for code in classes),
-        index_row=index_row,
-        times=tuple(_time_span(index, rows) for rows in of_step) if recipe.recipe == "time" else (),
-    )
+        numbers = np.sort(number_of_row[rows[index.label[rows] >= 0]]).astype(np.int64)
+        tests.append(TestStep(t, numbers, number_of_code[index.label[index_row[numbers]]]))
+    names = tuple(index.classes[code] for code in classes)
+    times = (index.time[rows] for rows in of_step if recipe.recipe == "time")
+    known = (part[~np.isnan(part)] for part in times)
+    spans = tuple((float(part.min()), float(part.max())) if len(part) else None for part in known)
+    return Stream(name, identify(index, recipe, seed), seed, tuple(steps), tuple(tests), names, index_row, spans)
 
 
 def remarks(stream: Stream, index: Index) -> list[str]:
@@ -153,21 +138,17 @@ def remarks(stream: Stream, index: Index) -> list[str]:
     warnings = []
     revealed = sum(len(step.labeled) for step in stream.steps)
     if hidden := sum(int((index.label[stream.index_row[step.unlabeled]] >= 0).sum()) for step in stream.steps):
-        warnings.append(
-            f"{revealed:,} of {revealed + hidden:,} labels revealed (--label-rate hides the others, and --recipe time "
-            "those of images without a time)"
-        )
+        why = "--label-rate hides the others, and --recipe time those of images without a time"
+        warnings.append(f"{revealed:,} of {revealed + hidden:,} labels revealed ({why})")
     if empty := sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps):
-        warnings.append(
-            f"{empty} of {len(stream.steps)} time steps have no image, as too many share a time or too few arrive; "
-            "use fewer time steps, or --recipe data"
-        )
+        advice = "too many images share a time, or there are too few; use fewer time steps, or --recipe data"
+        warnings.append(f"{empty} of {len(stream.steps)} time steps have no image: {advice}")
     truths = np.concatenate([test.labels for test in stream.tests])
     if not len(truths):
         warnings.append("no test image has a label, so no accuracy will be measured")
     elif unknown := int((truths < 0).sum()):
         warnings.append(
-            f"{unknown} of {len(truths)} test images are of classes of which no label is revealed; they count as wrong"
+            f"{unknown} of {len(truths)} test images have a class that is never revealed; they count as wrong"
         )
     return warnings
 
@@ -184,12 +165,6 @@ def _rows_by_step(index: Index, assignment: Assignment, split: int, time_steps: 
         for number, found in zip(present, np.split(rows, begins[1:]), strict=False):
             parts[number].append((found + start).astype(np.uint32))
     return [np.concatenate([np.zeros(0, np.uint32), *found]) for found in parts]
-
-
-def _time_span(index: Index, rows: npt.NDArray[np.uint32]) -> tuple[float, float] | None:
-    times = index.time[rows]
-    times = times[~np.isnan(times)]
-    return (float(times.min()), float(times.max())) if len(times) else None
 
 
 def identify(index: Index, recipe: Recipe, seed: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.streams.index import Index, create_npy, keep_folder, map_npy
+from dietcl.streams.index import Index, create_npy, keep_folder
 from dietcl.streams.options import Recipe
 from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, identify
 
@@ -44,16 +44,11 @@ def _write(stream: Stream, folder: Path) -> None:
             for part in parts:
                 file.write(part.astype("<i8", copy=False).data)
     np.save(folder / "index_row.npy", stream.index_row)
-    facts: dict[str, Any] = {
-        "identity": stream.identity,
-        "seed": stream.seed,
-        "classes": stream.classes,
-        "times": stream.times,
-        "sizes": {name: [len(part) for part in parts] for name, parts in columns.items()},
-        "steps": [
-            {name: getattr(step, name) for name in ("t", "seen_classes", "new_classes")} for step in stream.steps
-        ],
-    }
+    facts: dict[str, Any] = {name: getattr(stream, name) for name in ("identity", "seed", "classes", "times")}
+    facts["sizes"] = {name: [len(part) for part in parts] for name, parts in columns.items()}
+    facts["steps"] = [
+        {name: getattr(step, name) for name in ("t", "seen_classes", "new_classes")} for step in stream.steps
+    ]
     (folder / "stream.json").write_text(json.dumps(facts))
 
 
@@ -62,27 +57,22 @@ def _load(folder: Path, name: str, rows: int) -> Stream | None:
     try:
         facts = json.loads((folder / "stream.json").read_text())
         parts = {column: _split(folder / f"{column}.npy", sizes) for column, sizes in facts["sizes"].items()}
-        steps = zip(facts["steps"], parts["labeled"], parts["labels"], parts["unlabeled"], strict=True)
-        tests = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
-        return Stream(
-            name=name,
-            identity=facts["identity"],
-            seed=facts["seed"],
-            steps=tuple(
-                TimeStep(step["t"], labeled, labels, unlabeled, step["seen_classes"], tuple(step["new_classes"]))
-                for step, labeled, labels, unlabeled in steps
-            ),
-            tests=tuple(TestStep(step["t"], test_rows, labels) for step, test_rows, labels in tests),
-            classes=tuple(facts["classes"]),
-            index_row=_split(folder / "index_row.npy", [rows])[0],
-            times=tuple(span and (span[0], span[1]) for span in facts["times"]),
+        columns = zip(facts["steps"], parts["labeled"], parts["labels"], parts["unlabeled"], strict=True)
+        steps = tuple(
+            TimeStep(step["t"], labeled, labels, unlabeled, step["seen_classes"], tuple(step["new_classes"]))
+            for step, labeled, labels, unlabeled in columns
         )
+        test_columns = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
+        tests = tuple(TestStep(step["t"], test_rows, labels) for step, test_rows, labels in test_columns)
+        (index_row,) = _split(folder / "index_row.npy", [rows])
+        times = tuple(span and (span[0], span[1]) for span in facts["times"])
+        return Stream(name, facts["identity"], facts["seed"], steps, tests, tuple(facts["classes"]), index_row, times)
     except (OSError, EOFError, ValueError, TypeError, LookupError):
         return None
 
 
 def _split(path: Path, sizes: list[int]) -> list[npt.NDArray[Any]]:
-    values = map_npy(path)
+    values = np.load(path, mmap_mode="r").view(np.ndarray)
     if len(values) != sum(sizes):
         raise ValueError(f"{path}: incomplete")
     return np.split(values, np.cumsum(sizes)[:-1])

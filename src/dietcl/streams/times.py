@@ -28,9 +28,7 @@ def cut_edges(times: Times, cut: Cut, time_steps: int) -> Times:
         return np.asarray(edges[edges > times.min()])
     starts = _unit_starts(times, cut)
     if len(starts) != time_steps:
-        raise UserError(
-            f"--time-steps {time_steps}: --cut {cut} makes {len(starts):,} time steps; leave one of the two out"
-        )
+        raise UserError(f"--time-steps {time_steps}: --cut {cut} makes {len(starts):,} time steps; leave one out")
     return starts[1:]
 
 
@@ -57,10 +55,8 @@ def _unit_starts(times: Times, cut: Cut) -> Times:
     if cut == "value":
         return np.unique(times)
     if not are_dates(times.min(), times.max()):
-        raise UserError(
-            f"--cut {cut}: the times from {times.min():,.10g} to {times.max():,.10g} are not dates (seconds since "
-            "1970); use --cut count, duration or value"
-        )
+        span = f"{times.min():,.10g} to {times.max():,.10g}"
+        raise UserError(f"--cut {cut}: the times from {span} are not dates (seconds since 1970); cut by count or value")
     if cut == "month":
         months = np.unique(np.floor(times).astype("datetime64[s]").astype("datetime64[M]"))
         return months.astype("datetime64[s]").astype(np.float64)
@@ -93,10 +89,7 @@ def are_dates(first: float, last: float) -> bool:
 
 
 def format_spans(spans: Sequence[tuple[float, float]]) -> list[str]:
-    """Write spans of time, such as 2024-03-01 to 2024-03-31; those that begin on one day, by the second they begin.
-
-    Times are dates in UTC if they can only be seconds since 1970, else numbers.
-    """
+    """Write spans such as 2024-03-01 to 2024-03-31 in UTC, or numbers; if some begin on one day, when they begin."""
     dated = are_dates(min((first for first, _ in spans), default=0), max((last for _, last in spans), default=0))
     begins = _format([first for first, _ in spans], dated)
     if any(" " in begin for begin in begins):

@@ -1,6 +1,6 @@
 """Finds images that cannot be read: while a manifest is built, and in a finished one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dietcl.errors import reason
 from dietcl.metrics import few_tests_warning
 from dietcl.plural import plural
 from dietcl.streams.column_coercion import Faults
@@ -20,16 +19,15 @@ from dietcl.streams.manifest import SPLITS
 from dietcl.streams.quarantine import kind_of
 
 NO_IMAGE = "there is no image"
+Progress = Callable[[int], None]  # images done
 _AT_ONCE = 1024  # images that are decoded between two reports of progress
 _REMOTE_AT_ONCE = 128  # images that are fetched concurrently
 
 
-def faults_of_rows(
-    root: FileRoot, pool: Executor, table: pa.Table, known: Faults, progress: Callable[[int], None]
-) -> Faults:
+def faults_of_rows(root: FileRoot, pool: Executor, table: pa.Table, known: Faults, progress: Progress) -> Faults:
     """Return what is wrong with the images of a manifest's rows that have no known fault."""
-    names, starts, lengths = (table[name].to_pylist() for name in ("file", "offset", "length"))
-    pairs = zip(starts, lengths, strict=True)
+    names = table["file"].to_pylist()
+    pairs = zip(table["offset"].to_pylist(), table["length"].to_pylist(), strict=True)
     ranges = [(None, None) if length is None else (start, start + length) for start, length in pairs]
 
     def check(i: int) -> str | None:
@@ -40,16 +38,16 @@ def faults_of_rows(
         except Exception as error:  # each kind of store has errors of its own
             return fault_of(error)
 
-    def check_remote(part: Sequence[int]) -> Iterator[str | None]:
-        starts, ends = zip(*(ranges[i] for i in part), strict=True)
-        return pool.map(fault_of, root.read_many([names[i] for i in part], starts, ends))
-
     rows = [i for i in range(len(names)) if i not in known]
     found: Faults = {}
     size = _AT_ONCE if root.is_local else _REMOTE_AT_ONCE
     for first in range(0, len(rows), size):
         part = rows[first : first + size]
-        faults = pool.map(check, part) if root.is_local else check_remote(part)
+        if root.is_local:
+            faults = pool.map(check, part)
+        else:
+            starts, ends = zip(*(ranges[i] for i in part), strict=True)
+            faults = pool.map(fault_of, root.read_many([names[i] for i in part], starts, ends))
         found |= {i: fault for i, fault in zip(part, faults, strict=True) if fault}
         progress(part[-1] + 1)
     return found
@@ -57,8 +55,6 @@ def faults_of_rows(
 
 def fault_of(data: bytes | Exception | None) -> str | None:
     """Return what is wrong with the bytes of an image, or with reading them."""
-    if isinstance(data, Exception):
-        return f"cannot be read ({reason(data)})"
     if data is None:
         return NO_IMAGE
     try:
@@ -82,7 +78,7 @@ class Problem(NamedTuple):
 
 
 def find_problems(
-    index: Index, rows: npt.NDArray[np.int64], jobs: int, progress: Callable[[int], None] = lambda done: None
+    index: Index, rows: npt.NDArray[np.int64], jobs: int, progress: Progress = lambda done: None
 ) -> Iterator[Problem]:
     """Read and decode the images of these rows in parallel, and yield the problems."""
     images = ImageReader(index)

@@ -76,7 +76,7 @@ class Table(GeneralReader):
         if "split" not in columns:
             rows.draw_tests(self.test_share)
         images = self._image_root(file_root)
-        rows.read_images_from(FileRoot("/") if self.allow_absolute else images)
+        rows.file_root = FileRoot("/") if self.allow_absolute else images
         for number, batch in batches(sorted(set(columns.values()))):  # one column may have two roles
             self._add(name, number, {role: batch[column] for role, column in columns.items()}, images.root, rows)
         if not rows.kept and NO_TIME in rows.problems:
