@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dietcl.cli.data import VERBS, flags, take_first
+from dietcl.cli.config_options import flags, take_first
+from dietcl.cli.data import VERBS
 from dietcl.cli.train import parse_run
 from dietcl.config_builder import default_recipe, manifest_facts
 from dietcl.run import stream_of

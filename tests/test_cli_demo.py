@@ -33,7 +33,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
             write_run(folder, method=config.method, time_steps=2, options=changes)
         return set()
 
-    monkeypatch.setattr(compare, "_carry_out", write_runs)
+    monkeypatch.setattr(compare, "_execute_runs", write_runs)
     return seen
 
 

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -61,6 +64,14 @@ def test_a_list_on_standard_input_and_json_lines(finished, capsys, monkeypatch):
     assert sum(entry["probability"] for entry in one["classes"]) == pytest.approx(1)
     assert len(one["classes"]) == len(dietcl.load(finished / "run").classes)
     assert "error" in other
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
+def test_answers_go_to_a_pipe_although_the_progress_goes_to_a_terminal():
+    code = "from dietcl.cli.progress import progress_bar\nwith progress_bar('x', 'images', 1):\n    print('answer')"
+    _, terminal = os.openpty()
+    result = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=terminal, check=True)
+    assert result.stdout == b"answer\n"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_everything_in_a_folder_of_runs_can_be_named(tmp_path: Path, capsys: pyt
     printed = json.loads(out)
     assert [row["method"] for row in printed["runs"]] == ["er", "dietcl"]
     assert {"backward_transfer", "forward_transfer"} < printed["runs"][0].keys()
-    assert err == f"dietcl report: left out, as no run lies there: {tmp_path / 'runs' / 'pretrain'}\n"
+    assert err == f"dietcl report: left out, as not a run: {tmp_path / 'runs' / 'pretrain'}\n"
     assert main(["report", str(tmp_path / "runs" / "demo")]) == 0
     assert (tmp_path / "runs" / "demo" / "report.html").is_file()
 

@@ -6,21 +6,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from dietcl.cli.config_options import FLAT, gather, parse, pick, shared_fields, with_values
+from dietcl.checked_options import CheckedOptions, Count, Share
+from dietcl.cli.config_options import CountOrNone, flat, gather, parse, pick, shared_fields, with_values
+from dietcl.cli.progress import notify, progress_bar
 from dietcl.clusters import On, cluster_options, steps_finished, work_pool
 from dietcl.config import Evaluation, RunConfig
 from dietcl.config_builder import default_config
@@ -32,9 +24,6 @@ from dietcl.report.runs import RunRecord
 from dietcl.report.tables import comparison_rows, cost_table
 from dietcl.signals import STOPPED
 from dietcl.streams.options import BAD_SHARE
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 PlannedRun = tuple[RunConfig, Path]
 
@@ -54,19 +43,19 @@ that all methods share; --stream, --preset and --encoder decide their defaults."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What to compare, and where and how it is carried out."""
+class Options(CheckedOptions):
+    """What to compare, and where and how the runs are executed."""
 
     methods: str = "all"
     """METHOD or METHOD:VARIANT, several of them with commas, or all."""
-    seeds: int = 1
+    seeds: Count = 1
     """Runs of each method, with the seeds 0, 1, and so on."""
     tiny: bool = False
     """By default two time steps of three updates on a few test images: whether every method works at all."""
-    jobs: int | None = None
+    jobs: CountOrNone = None
     """Runs at a time, one thread each (as many as there are cores, or one on a GPU; on a cluster all)."""
     on: On = "local"
-    """Where the runs are carried out: in processes on this machine, as jobs of SLURM, or as tasks of Ray."""
+    """Where the runs are executed: in processes on this machine, as jobs of SLURM, or as tasks of Ray."""
     cluster: str = ""
     """What each run gets there, with commas. slurm: partition, account, qos, constraint, gres, timeout_min (60),
     cpus_per_task (1), gpus_per_node (0), mem_gb. ray: address, num_cpus (1), num_gpus (0)."""
@@ -78,30 +67,28 @@ class Options:
     """auto, cpu, cuda, cuda:1 or mps."""
     precision: Precision = "auto"
     """What networks compute in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
-    bad_images: float = BAD_SHARE
+    bad_images: Share = BAD_SHARE
     """Share of the images that may turn out unreadable before a run stops; others stand in for them."""
     json: bool = False
     """Print the table as JSON."""
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise UserError(f"--seeds {self.seeds}: give at least 1")
-        if self.jobs is not None and self.jobs < 1:
-            raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
+        super().__post_init__()
         cluster_options(self.on, self.cluster)
-        if not 0 <= self.bad_images <= 1:
-            raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
+
+    def execution(self, fresh: bool) -> Execution:
+        """Return how each run is executed."""
+        return Execution(device=self.device, precision=self.precision, bad_images=self.bad_images, fresh=fresh)
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the runs, then print the table and write the report."""
+    """Execute the runs, then print the table and write the report."""
     choices, rest = pick(arguments, stream="glyphs", preset="", encoder="")
-    shared = shared_fields(default_config(choices.stream, choices.method, choices.preset, choices.encoder))
+    shared = shared_fields(default_config(choices.stream, "dietcl", choices.preset, choices.encoder))
     if "--tiny" in rest:
         tiny = {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
         shared = [(name, kind, tiny.get(name, default)) for name, kind, default in shared]
-    fields = (("options", Annotated[Options, FLAT], Options()), *shared)
-    parsed = parse(gather(*fields), rest, "dietcl compare", DESCRIPTION)
+    parsed = parse(gather(flat("options", Options()), *shared), rest, "dietcl compare", DESCRIPTION)
     options: Options = parsed.options
     values = {name: getattr(parsed, name) for name, _, _ in shared}
     runs = []
@@ -115,7 +102,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _methods(text: str) -> list[str]:
-    """Return the methods that are asked for; all are those of the registry and their variants."""
+    """Return the methods that --methods names; all: those of the registry and their variants."""
     if text == "all":
         return every_method()
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -134,11 +121,10 @@ def compare_runs(runs: Sequence[PlannedRun], options: Options) -> int:
     from dietcl.many_runs import by_accuracy, runs_due
     from dietcl.report.page import accuracy_picture, write_report
 
-    console = Console(stderr=True)
-    due = runs_due(runs, _execution(options, options.fresh), options.out)
+    due = runs_due(runs, options.execution(options.fresh), options.out)
     if len(due) < len(runs):
-        console.print(f"{len(runs) - len(due)} of {len(runs)} runs were finished before", highlight=False)
-    failed = _carry_out(due, options, console) if due else set()
+        notify(f"{len(runs) - len(due)} of {len(runs)} runs were finished before")
+    failed = _execute_runs(due, options) if due else set()
     finished = [folder for _, folder in runs if folder not in failed]
     if finished:
         ordered = by_accuracy([RunRecord.read(folder) for folder in finished])
@@ -152,8 +138,8 @@ def compare_runs(runs: Sequence[PlannedRun], options: Options) -> int:
     return 1 if failed else 0
 
 
-def _carry_out(runs: Sequence[PlannedRun], options: Options, console: "Console") -> set[Path]:
-    """Execute the runs and show how far they are; returns the folders of those that failed."""
+def _execute_runs(runs: Sequence[PlannedRun], options: Options) -> set[Path]:
+    """Execute the runs with a progress bar; returns the folders of those that failed."""
     from dietcl.engine.device import pick_device
     from dietcl.many_runs import RunWork, carry_out_all
 
@@ -164,40 +150,31 @@ def _carry_out(runs: Sequence[PlannedRun], options: Options, console: "Console")
         folder=options.out / ".jobs",
         local_jobs=cores() if options.on != "local" or pick_device(options.device).type == "cpu" else 1,
         progress_of=lambda run: steps_finished(run[1]),
-        notify=partial(console.print, markup=False, soft_wrap=True),
-        # A requeued run must not start over.
-        again=RunWork(_execution(options, fresh=False)),
+        notify=notify,
+        again=RunWork(options.execution(fresh=False)),  # a requeued run must not start over
     )
     failed: set[Path] = set()
     totals = {folder: config.first_time_steps or config.recipe.time_steps for config, folder in runs}
     done = dict.fromkeys(totals, 0.0)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("time steps"))
-    clocks = (TimeElapsedColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, *clocks, console=console, disable=not console.is_terminal)
-    with redirect_stdout(sys.stderr), bars:  # stdout is for the table, not for messages such as Ray's
-        bar = bars.add_task(f"0 of {len(runs)} runs", total=sum(totals.values()))
+    bar = progress_bar(f"0 of {len(runs)} runs", "time steps", sum(totals.values()), transient=False)
+    with redirect_stdout(sys.stderr), bar as update:  # stdout is for the table, not for messages such as Ray's
 
         def advance(number: int, completed: float) -> None:
             done[runs[number][1]] = completed
-            bars.update(bar, completed=int(sum(done.values())))
+            update(sum(done.values()))
 
-        execution = _execution(options, options.fresh)
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the runs save themselves
         try:
-            ended = carry_out_all(runs, execution, options.out, pool, advance)
+            ended = carry_out_all(runs, options.execution(options.fresh), options.out, pool, advance)
             for number, ((_, folder), failure) in enumerate(ended, start=1):
                 done[folder] = totals[folder]
-                bars.update(bar, completed=int(sum(done.values())), description=f"{number} of {len(runs)} runs")
+                update(sum(done.values()), title=f"{number} of {len(runs)} runs")
                 if failure is not None:
                     failed.add(folder)
-                    console.print(failure, markup=False, soft_wrap=True)
+                    notify(failure)
         except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on in {options.out}", markup=False)
+            notify(f"stopped; the same command goes on in {options.out}")
             raise SystemExit(STOPPED) from None
         finally:
             signal.signal(signal.SIGTERM, before)
     return failed
-
-
-def _execution(options: Options, fresh: bool) -> Execution:
-    return Execution(device=options.device, precision=options.precision, bad_images=options.bad_images, fresh=fresh)

@@ -1,14 +1,16 @@
-"""Parses the options of a run in two stages: the choices that decide which options there are, then those options."""
+"""Parses options in two stages: the choices that decide which options there are, then those options."""
 
 import argparse
 import dataclasses
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 
-from dietcl.config import Evaluation, RunConfig, Training
+from dietcl.checked_options import Valid
+from dietcl.config import RunConfig
 from dietcl.config_builder import (
     default_recipe,
     manifest_facts,
@@ -17,98 +19,115 @@ from dietcl.config_builder import (
     resolve_recipe,
     resolve_weights,
 )
+from dietcl.errors import UserError
 from dietcl.files import default_cache
-from dietcl.models.presets import ModelConfig
-from dietcl.streams.options import Augmentation, Recipe, RecipeOptions
+from dietcl.streams.options import Recipe, RecipeOptions
 
 Options = TypeVar("Options")
 Field = tuple[str, Any, Any]  # name, type, default
 FLAT = tyro.conf.arg(name="")
+CountOrNone = Annotated[
+    int | None, Valid(lambda value: value is None or value >= 1, "give at least 1, or leave it out")
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What decides which further options there are."""
-
-    stream: str = "glyphs"
-    method: str = "dietcl"
-    preset: str = ""
-    encoder: str = ""
-
-
-def pick(arguments: list[str], **choices: str) -> tuple[Choices, list[str]]:
+def pick(arguments: list[str], **choices: str) -> tuple[argparse.Namespace, list[str]]:
     """Take a verb's choices, given with their defaults, out of the arguments."""
     parser = argparse.ArgumentParser(prog="dietcl", usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
     for name, default in choices.items():
         parser.add_argument(f"--{name}", default=default)
-    found, rest = parser.parse_known_args(arguments)
-    return Choices(**vars(found)), rest
+    return parser.parse_known_args(arguments)
+
+
+def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[str]]:
+    """Take the first argument that is neither an option nor an option's value out of the arguments, or return "".
+
+    `flags` are the options without a value. The argument decides which other options there are.
+    """
+    found, rest, is_value = "", [], False
+    for argument in arguments:
+        if re.match(r"--?[A-Za-z]", argument):
+            is_value = "=" not in argument and argument.replace("_", "-") not in flags
+        elif not is_value and not found:
+            found = argument
+            continue
+        else:
+            is_value = False
+        rest.append(argument)
+    return found, rest
+
+
+def flags(*options: type) -> set[str]:
+    """Return the flags (options without a value) of some classes of options, as they are written."""
+    names = [name for kind in options for name, type in get_type_hints(kind).items() if type is bool]
+    words = [name.replace("_", "-") for name in names]
+    return {"-h", "--help", *(f"--{word}" for word in words), *(f"--no-{word}" for word in words)}
 
 
 def parse(defaults: Options, arguments: list[str], program: str, description: str) -> Options:
-    """Parse options over their defaults; help and mistakes are printed here, the latter with exit code 2."""
+    """Parse options over their defaults; prints help, and mistakes with exit code 2."""
     return tyro.cli(type(defaults), default=defaults, args=arguments, prog=program, description=description)
 
 
 def gather(*fields: Field) -> Any:
     """Build a dataclass of (name, type, default) fields, filled with the defaults."""
-    options = dataclasses.make_dataclass(
-        "Options", [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields], kw_only=True
-    )
-    return options()
+    defaults = [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields]
+    return dataclasses.make_dataclass("Options", defaults, kw_only=True)()
+
+
+def flat(name: str, options: Any) -> Field:
+    """Return a field of options that have no prefix on the command line."""
+    return name, Annotated[type(options), FLAT], options
+
+
+def option(name: str, kind: Any, default: Any, text: str) -> Field:
+    """Return a field of one option with its help text."""
+    return name, Annotated[kind, tyro.conf.arg(help=text)], default
 
 
 def source_fields(source: Any) -> list[Field]:
     """Return the field of a built-in stream's own options; a manifest has no such field."""
-    return [("source", type(source), source)] if hasattr(source, "prepare") else []
+    return [("source", type(source), source)] if source else []
 
 
-def stream_fields(stream: str) -> list[Field]:
-    """Return the options of a stream: its recipe, and its own if it is built in."""
+def parse_stream(
+    stream: str, arguments: list[str], own: Options, program: str, description: str
+) -> tuple[Path, Recipe, Options]:
+    """Parse the options of a stream and a verb's own; returns the manifest, the resolved recipe and the latter."""
     source = open_source(stream)
-    default = default_recipe(source or manifest_facts(Path(stream)))
-    return [("recipe", Annotated[RecipeOptions, FLAT], recipe_options(default)), *source_fields(source)]
-
-
-def parsed_stream(stream: str, parsed: Any) -> tuple[Path, Recipe]:
-    """Return a stream's manifest and resolved recipe from the parsed values of `stream_fields`."""
-    source = getattr(parsed, "source", None)
+    recipe = recipe_options(default_recipe(source or manifest_facts(Path(stream))))
+    fields = (flat("recipe", recipe), *source_fields(source), flat("own", own))
+    parsed = parse(gather(*fields), arguments, program, description)
+    source = parsed.source if source else None
     recipe = resolve_recipe(parsed.recipe, stream, source)
-    return source.prepare(default_cache()) if source else Path(stream), recipe
+    return source.prepare(default_cache()) if source else Path(stream), recipe, parsed.own
+
+
+def parse_data_stream(
+    arguments: list[str], own: Options, verb: str, description: str
+) -> tuple[str, Path, Recipe, Options]:
+    """Do as `parse_stream` for a verb of `dietcl data`, whose first argument is the stream; returns that, too."""
+    stream, rest = take_first(arguments, flags(type(own), RecipeOptions))
+    program = f"dietcl data {verb} STREAM"
+    if not stream:
+        parse(gather(flat("recipe", RecipeOptions()), flat("own", own)), rest, program, description)
+        raise UserError(f"data {verb}: there is no STREAM; give a manifest (.parquet) or a built-in stream first")
+    return stream, *parse_stream(stream, rest, own, program, description)
 
 
 def shared_fields(config: RunConfig) -> list[Field]:
     """Return the options that every method has, with the values of a configuration as their defaults."""
+    prices = "Price of an image with gradient: 1, or its FLOPs over those of a full pass."
+    weights = "auto, random, shipped, a checkpoint file, or a timm name to download."
+    steps = "Learn only this many time steps (all by default)."
     return [
-        (
-            "budget",
-            Annotated[str, tyro.conf.arg(help="Per time step: 500 (updates), 2e15flops or 2h.")],
-            config.budget,
-        ),
-        (
-            "accounting",
-            Annotated[
-                Literal["images", "flops"],
-                tyro.conf.arg(help="Price of an image with gradient: 1, or its FLOPs over those of a full pass."),
-            ],
-            config.accounting,
-        ),
-        (
-            "first_time_steps",
-            Annotated[int | None, tyro.conf.arg(help="Learn only this many time steps (all by default).")],
-            config.first_time_steps,
-        ),
+        option("budget", str, config.budget, "Per time step: 500 (updates), 2e15flops or 2h."),
+        option("accounting", Literal["images", "flops"], config.accounting, prices),
+        option("first_time_steps", int | None, config.first_time_steps, steps),
         *source_fields(config.source),
-        (
-            "weights",
-            Annotated[str, tyro.conf.arg(help="auto, random, shipped, a checkpoint file, or a timm name to download.")],
-            "auto",
-        ),
-        ("recipe", Annotated[RecipeOptions, FLAT], recipe_options(config.recipe)),
-        ("training", Annotated[Training, FLAT], config.training),
-        ("augmentation", Annotated[Augmentation, FLAT], config.augmentation),
-        ("model", Annotated[ModelConfig, FLAT], config.model),
-        ("evaluation", Annotated[Evaluation, FLAT], config.evaluation),
+        option("weights", str, "auto", weights),
+        flat("recipe", recipe_options(config.recipe)),
+        *(flat(name, getattr(config, name)) for name in ("training", "augmentation", "model", "evaluation")),
     ]
 
 

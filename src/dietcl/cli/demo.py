@@ -20,7 +20,7 @@ Examples:
   dietcl demo
   dietcl demo --out /tmp/demo --budget 20"""
 
-# The first time steps of the runs of README's table: as many as two cores finish in four minutes.
+# The first time steps of the runs of README's table: two cores finish them in four minutes.
 TIME_STEPS, TABLE_TIME_STEPS, TABLE_BUDGET = 8, 20, 200
 # These rates won the search on this stream, for all three methods (results/glyphs/search.jsonl).
 SETTING: dict[str, Any] = {
@@ -52,16 +52,13 @@ class Contestant:
 
 
 DIETCL = Contestant("DietCL", "dietcl", "51.2 ± 1.5", {"alpha": 1.6})
-BASELINES = (
-    Contestant("ER uniform", "er:uniform", "50.0 ± 1.5"),
-    Contestant("ER balanced", "er", "48.4 ± 1.6"),
-)
+BASELINES = (Contestant("ER uniform", "er:uniform", "50.0 ± 1.5"), Contestant("ER balanced", "er", "48.4 ± 1.6"))
 CONTESTANTS = (DIETCL, *BASELINES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where the result goes, and how much to spend."""
+    """The folder of the result, and how much to spend."""
 
     out: Path = Path("runs/demo")
     """Folder of the runs and the report; finished runs in it are not repeated."""
@@ -91,11 +88,9 @@ def main(arguments: list[str]) -> int:
 
 
 def explanation(summaries: Sequence[Summary], spending: str) -> str:
-    """Return what the runs show and what README's table has; summaries are in the order of CONTESTANTS."""
-    differences = [
-        _difference(summaries[0], summary, baseline.title)
-        for baseline, summary in zip(BASELINES, summaries[1:], strict=True)
-    ]
+    """Explain the runs beside README's table; summaries are in the order of CONTESTANTS."""
+    pairs = zip(BASELINES, summaries[1:], strict=True)
+    differences = [_difference(summaries[0], summary, baseline.title) for baseline, summary in pairs]
     table = ", ".join(f"{contestant.title} {contestant.table_accuracy}" for contestant in CONTESTANTS)
     return (
         f"After {TIME_STEPS} time steps DietCL is {' and '.join(differences)}. "
@@ -108,7 +103,7 @@ def explanation(summaries: Sequence[Summary], spending: str) -> str:
 
 def _difference(one: Summary, other: Summary, title: str) -> str:
     points = 100 * (one.final_pooled - other.final_pooled)
-    # Both are tested on the same images; the error is that of different ones, which is rather too large.
+    # Both are tested on the same images; this is the error for different ones, which is rather too large.
     error = 100 * hypot(one.final_pooled_se, other.final_pooled_se)
     side = "above" if points >= 0 else "below"
     verdict = "more than two standard errors" if abs(points) > 2 * error else "within two standard errors"
@@ -116,7 +111,7 @@ def _difference(one: Summary, other: Summary, title: str) -> str:
 
 
 def _spending(text: str, batch: int) -> str:
-    """Say in words what one time step may spend."""
+    """Return what one time step may spend, in words."""
     budget = Budget.parse(text)
     if budget.unit == "updates":
         return f"{budget} update{'' if budget.amount == 1 else 's'} of {batch} images"

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ Examples:
   dietcl doctor
   dietcl doctor --json"""
 
-# Distributions and what they are imported as; torchvision after the module that mends its import.
+# Distributions and the modules to import; dietcl._compat repairs the import of torchvision.
 PACKAGES = {
     "torch": "torch",
     "torchvision": "dietcl._compat",
@@ -84,19 +84,9 @@ def main(arguments: list[str]) -> int:
 
 def examine() -> Iterator[Finding]:
     """Run the checks one after the other; one that raises is a finding."""
-    checks: dict[str, Callable[[], str]] = {
-        "python": _python,
-        "packages": _packages,
-        "images": _images,
-        "network": _network,
-        "weights": _weights,
-        "device": _device,
-        "precision": _precision,
-        "fonts": _fonts,
-        "figures": _figures,
-        "cache": _cache,
-    }
-    for what, check in checks.items():
+    checks = (_python, _packages, _images, _network, _weights, _device, _precision, _fonts, _figures, _cache)
+    for check in checks:
+        what = check.__name__.removeprefix("_")
         try:
             yield Finding(what, True, check())
         except Exception as error:
@@ -179,12 +169,10 @@ def _precision() -> str:
 
 
 def _fonts() -> str:
-
     return f"{plural(len(faces()), 'font face')} for the built-in streams"
 
 
 def _figures() -> str:
-
     with figure_style():
         figure = Figure(figsize=(1, 1))
         figure.text(0, 0, "text")

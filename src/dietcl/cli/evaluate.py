@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from dietcl.cli.config_options import parse
+from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
-from dietcl.report.confusion import ClassRow
+from dietcl.report.confusion import Confusion
 
 DESCRIPTION = """Measure the model of a run on the labeled images of a manifest: accuracy by class and what is confused.
 
@@ -23,14 +23,14 @@ Examples:
   dietcl evaluate runs/photos data/photos/manifest.parquet --split train --out measured
   dietcl evaluate runs/photos data/new-photos/manifest.parquet --json
 
-`dietcl data prepare` makes a manifest of a folder or a table. Writes evaluation.html and evaluation.json into --out."""
+`dietcl data prepare` turns a folder or a table into a manifest. Writes evaluation.html and evaluation.json to --out."""
 
 WORST = 10  # classes that the terminal shows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Which model is measured on which images, and where the page goes."""
+    """The model, the images and the folder of the page."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of a finished run."""
@@ -58,22 +58,13 @@ def main(arguments: list[str]) -> int:
             f"{options.manifest}: is no manifest (.parquet); make one of it: dietcl data prepare {options.manifest}"
         )
     from dietcl.engine.device import set_threads
-    from dietcl.measure import Measurement, measure
+    from dietcl.measure import measure
     from dietcl.model import load_model
     from dietcl.report.evaluation import write_evaluation
 
     set_threads(options.threads)
-    console = Console(stderr=True)
-    columns = (TextColumn("classifying"), BarColumn(), MofNCompleteColumn(), TextColumn("images"))
-    bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
-    with bars:
-        bar = bars.add_task("", total=None)
-        found: Measurement = measure(
-            load_model(options.run, options.device),
-            options.manifest,
-            options.split,
-            lambda done, total: bars.update(bar, completed=done, total=total),
-        )
+    with progress_bar("classifying", "images") as update:
+        found = measure(load_model(options.run, options.device), options.manifest, options.split, update)
     name = options.manifest.parent.name or options.manifest.stem
     page = write_evaluation(
         options.out or options.run / f"evaluation-{name}",
@@ -85,26 +76,22 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({"accuracy": found.accuracy, "page": str(page), **found.confusion.as_json()}))
     else:
-        _show(found.confusion.right, found.confusion.total, found.confusion.by_class()[:WORST])
+        _show(found.confusion)
         print(f"page: {page}")
-    for sentence in _remarks(found.unreadable, found.unknown_classes):
-        print(sentence, file=sys.stderr)
+    for sentence in found.unreadable:
+        print(f"cannot be read, and left out: {sentence}", file=sys.stderr)
+    if unknown := found.unknown_classes:
+        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        print(f"the model does not know {names}; their images count as wrong", file=sys.stderr)
     return 0
 
 
-def _show(right: int, total: int, worst: list[ClassRow]) -> None:
-    table = Table(box=None, pad_edge=False, title=f"{right:,} of {total:,} right ({right / total:.1%}); worst classes")
-    for heading in ("class", "right", "of", "most often taken for"):
-        table.add_column(heading, justify="right" if heading in ("right", "of") else "left")
-    for row in worst:
+def _show(confusion: Confusion) -> None:
+    right, total = confusion.right, confusion.total
+    numbers = (Column(title, justify="right") for title in ("right", "of"))
+    title = f"{right:,} of {total:,} right ({right / total:.1%}); worst classes"
+    table = Table("class", *numbers, "most often taken for", box=None, pad_edge=False, title=title)
+    for row in confusion.by_class()[:WORST]:
         taken = "" if row.taken_for is None else f"{row.taken_for.predicted} ({row.taken_for.count:,})"
         table.add_row(Text(row.name), f"{row.right:,}", f"{row.total:,}", Text(taken))
     Console().print(table)
-
-
-def _remarks(unreadable: tuple[str, ...], unknown: tuple[str, ...]) -> list[str]:
-    said = [f"cannot be read, and left out: {sentence}" for sentence in unreadable]
-    if unknown:
-        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        said.append(f"the model does not know {names}; their images count as wrong")
-    return said

@@ -1,12 +1,12 @@
 """The command line: a table of verbs, each with its own file beside this one."""
 
-import difflib
-import importlib
 import os
 import sys
 
 from dietcl import __version__
+from dietcl.cli.verbs import run_verb
 from dietcl.errors import Lost, UserError
+from dietcl.launch import places
 
 VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
@@ -22,6 +22,9 @@ VERBS = {
     "doctor": "check the installation, the device, precision, fonts and disk",
 }
 
+ABOUT = """Keeps an image classifier learning from a sparsely labeled stream
+within a fixed amount of computation per time step."""
+
 EXAMPLES = """examples:
   dietcl demo
   dietcl train --stream glyphs --method dietcl --budget 40
@@ -34,16 +37,15 @@ EXAMPLES = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a verb; returns the exit code: 2 for what the user can mend, 1 for a lost process, 130 after Ctrl-C."""
+    """Run a verb; returns the exit code: 2 for what the user can fix, 1 for a lost process, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
-        return 0
-    if arguments[0] in ("-V", "--version"):
+    if arguments and arguments[0] in ("-V", "--version"):
         print(f"dietcl {__version__}")
         return 0
     try:
-        return _run(arguments[0], arguments[1:])
+        if arguments and arguments[0] in ("demo", "compare", "pretrain"):
+            _refuse_several_processes(arguments[0])
+        return run_verb(arguments, VERBS, ABOUT, EXAMPLES)
     except UserError as error:
         print(f"dietcl: {error}", file=sys.stderr)
         return 2
@@ -54,34 +56,14 @@ def main(argv: list[str] | None = None) -> int:
         print("dietcl: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python must not complain about it at exit.
+        # The reader of the output closed it; Python must not complain about that at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _run(verb: str, arguments: list[str]) -> int:
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
-        raise UserError(f"{verb}: no such verb; {hint}")
-    if verb in ("demo", "compare", "pretrain") and ("RANK" in os.environ or "SLURM_PROCID" in os.environ):
-        from dietcl.launch import places
-
-        rank, size, *_ = places()
-        if rank:
-            raise SystemExit(2)  # the first one says it
-        if size > 1:
-            raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")
-    run = importlib.import_module(f"dietcl.cli.{verb}").main
-    code: int = run(arguments)
-    return code
-
-
-def _help() -> str:
-    verbs = "\n".join(f"  {name:<10}{summary}" for name, summary in VERBS.items())
-    return (
-        "usage: dietcl VERB [options]\n\n"
-        "Keeps an image classifier learning from a sparsely labeled stream\n"
-        "within a fixed amount of computation per time step.\n\n"
-        f"verbs:\n{verbs}\n\n{EXAMPLES}"
-    )
+def _refuse_several_processes(verb: str) -> None:
+    rank, size, *_ = places()
+    if rank:
+        raise SystemExit(2)  # the first process prints the error
+    if size > 1:
+        raise UserError(f"dietcl {verb}: is for one process; only dietcl train is started by torchrun or srun")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dietcl.cli.config_options import parse
-from dietcl.methods import Entry, describe
+from dietcl.methods import describe
 
 DESCRIPTION = """List the methods with what they keep between time steps and what an image costs them, in passes.
 
@@ -28,21 +28,17 @@ class Options:
 def main(arguments: list[str]) -> int:
     """Print the registry."""
     options = parse(Options(), arguments, "dietcl methods", DESCRIPTION)
-    entries = describe()
     if options.json:
-        print(json.dumps([_row(entry) for entry in entries], indent=1))
+        shown = ("name", "description", "keeps", "cost")
+        rows = [
+            {name: getattr(entry, name) for name in shown} | {"variants": list(entry.variants)} for entry in describe()
+        ]
+        print(json.dumps(rows, indent=1))
         return 0
-
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("method", "what it does", "keeps", "passes per image"):
-        table.add_column(title)
-    for entry in entries:
+    titles = ("method", "what it does", "keeps", "passes per image")
+    table = Table(*titles, box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for entry in describe():
         names = "\n".join([entry.name, *(f"  :{variant}" for variant in entry.variants)])
         table.add_row(names, entry.description, entry.keeps, entry.cost)
     Console().print(table)
     return 0
-
-
-def _row(entry: Entry) -> dict[str, object]:
-    row = {name: getattr(entry, name) for name in ("name", "description", "keeps", "cost")}
-    return row | {"variants": list(entry.variants)}

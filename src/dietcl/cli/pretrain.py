@@ -2,18 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-import tyro
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from dietcl.cli.config_options import gather, parse, pick
+from dietcl.cli.config_options import flat, gather, parse, pick, source_fields
+from dietcl.cli.progress import notify, progress_bar
 from dietcl.config import Pretraining
 from dietcl.config_builder import fitting_preset, manifest_facts, open_source
 from dietcl.errors import Stopped
 from dietcl.files import default_cache, disk_errors
-from dietcl.models.presets import ModelConfig
 from dietcl.signals import STOPPED
 from dietcl.streams.index import open_manifest
 from dietcl.streams.options import BAD_SHARE
@@ -34,7 +29,7 @@ A run that was stopped goes on when the same command is given again."""
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where the result goes and what computes it."""
+    """The folder of the result and what computes it."""
 
     out: Path = Path("runs/pretrain")
     """Folder for weights.safetensors, loss.png and reconstructions.png."""
@@ -49,54 +44,33 @@ class Where:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse the options, pre-train, and say where the weights and pictures lie."""
+    """Pre-train with a progress bar, store the weights and draw the pictures."""
     choices, rest = pick(arguments, stream="glyphs-upstream", preset="", encoder="")
     source = open_source(choices.stream)
-    sizes = fitting_preset(choices.preset, choices.encoder)
-    flat = tyro.conf.arg(name="")
-    mirror = (source or manifest_facts(Path(choices.stream))).mirror
-    fields: list[tuple[str, Any, Any]] = [
-        ("pretraining", Annotated[Pretraining, flat], Pretraining(flip=mirror)),
-        ("model", Annotated[ModelConfig, flat], sizes.model),
-        ("where", Annotated[Where, flat], Where()),
-    ]
-    if source is not None:
-        fields.append(("source", type(source), source))
-    options: Any = parse(gather(*fields), rest, "dietcl pretrain", DESCRIPTION)
-    manifest = Path(choices.stream) if source is None else options.source.prepare(default_cache())
-    command = " ".join(["dietcl", "pretrain", *arguments])
-    _carry_out(options.model, options.pretraining, manifest, options.where, command)
-    return 0
-
-
-def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: Where, command: str) -> None:
-    """Pre-train with a progress bar, then store the weights and draw the pictures."""
+    flip = (source or manifest_facts(Path(choices.stream))).mirror
+    fields = (
+        flat("pretraining", Pretraining(flip=flip)),
+        flat("model", fitting_preset(choices.preset, choices.encoder).model),
+        flat("where", Where()),
+    )
+    options = parse(gather(*fields, *source_fields(source)), rest, "dietcl pretrain", DESCRIPTION)
+    config: Pretraining = options.pretraining
+    where: Where = options.where
+    manifest = options.source.prepare(default_cache()) if source else Path(choices.stream)
     from dietcl.engine.device import pick_device, set_threads
     from dietcl.engine.pretraining_loop import pretrain
     from dietcl.models.checkpoints import save_weights
     from dietcl.report.pretraining import draw_pretraining
 
     set_threads(where.threads)
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("pre-training"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("", total=1.0, loss=1.0)
-
-        def notify(sentence: str) -> None:
-            console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+    with progress_bar("pre-training", "updates", config.updates, transient=False) as update:
 
         def advance(fraction: float, loss: float) -> None:
-            bars.update(bar, completed=fraction, loss=loss)
+            update(round(fraction * config.updates), title=f"pre-training, loss {loss:.4f}")
 
         try:
             index, device = open_manifest(manifest), pick_device(where.device)
-            network = pretrain(model, config, index, where.out, device, advance, where.bad_images, notify)
+            network = pretrain(options.model, config, index, where.out, device, advance, where.bad_images, notify)
         except Stopped as stop:
             notify(str(stop))
             raise SystemExit(STOPPED) from None
@@ -104,7 +78,9 @@ def _carry_out(model: ModelConfig, config: Pretraining, manifest: Path, where: W
             notify(f"stopped; the same command goes on from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
     with disk_errors(where.out):
+        command = " ".join(["dietcl", "pretrain", *arguments])
         save_weights(network, where.out / "weights.safetensors", {"command": command}, half=where.half)
     print(draw_pretraining(where.out))
     for name in ("weights.safetensors", "loss.png", "reconstructions.png"):
         print(where.out / name)
+    return 0

@@ -42,10 +42,10 @@ def main(arguments: list[str]) -> int:
 
     out = options.out or (options.runs[0] if len(options.runs) == 1 else Path("reports"))
     folders, others = find_runs(options.runs)
-    # Where there is no run at all, reading what was named says why.
+    # Without any run, reading what the user named raises an error that says why.
     page = write_report(folders or options.runs, out)
     if others:
-        print(f"dietcl report: left out, as no run lies there: {', '.join(map(str, others))}", file=sys.stderr)
+        print(f"dietcl report: left out, as not a run: {', '.join(map(str, others))}", file=sys.stderr)
     runs = [RunRecord.read(folder) for folder in folders]
     if options.json:
         print(json.dumps({"page": str(page), "runs": comparison_rows(runs)}, indent=1))

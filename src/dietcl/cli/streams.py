@@ -3,9 +3,12 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-from dietcl.cli.config_options import FLAT, gather, parse, parsed_stream, pick, stream_fields
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from dietcl.cli.config_options import parse, parse_stream, pick
 from dietcl.plural import plural
 from dietcl.streams.options import Recipe
 from dietcl.streams.sources import SOURCES
@@ -33,28 +36,26 @@ class Show:
 def main(arguments: list[str]) -> int:
     """Print the list, or one stream."""
     choices, rest = pick(arguments, stream="")
-    if not choices.stream:
-        options = parse(Show(), rest, "dietcl streams", DESCRIPTION)
-        return _list(options.json)
-    fields = (*stream_fields(choices.stream), ("show", Annotated[Show, FLAT], Show()))
-    parsed = parse(gather(*fields), rest, "dietcl streams", DESCRIPTION)
-    return _show(choices.stream, *parsed_stream(choices.stream, parsed), parsed.show)
+    if choices.stream:
+        _show(choices.stream, *parse_stream(choices.stream, rest, Show(), "dietcl streams", DESCRIPTION))
+    else:
+        _list(parse(Show(), rest, "dietcl streams", DESCRIPTION).json)
+    return 0
 
 
-def _list(as_json: bool) -> int:
+def _list(as_json: bool) -> None:
     entries = [
         {"name": name, "recipe": source.recipe, "description": (source.__doc__ or "").strip().splitlines()[0]}
         for name, source in SOURCES.items()
     ]
     if as_json:
         print(json.dumps(entries, indent=1))
-        return 0
+        return
     for entry in entries:
         print(f"{entry['name']:<17}{entry['recipe']:<7}{entry['description']}")
-    return 0
 
 
-def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
+def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> None:
     from dietcl.streams.index import open_manifest
     from dietcl.streams.stream import remarks
     from dietcl.streams.stream_cache import cached_stream
@@ -84,24 +85,11 @@ def _show(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
             "steps": rows,
         }
         print(json.dumps(facts, indent=1))
-        return 0
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", title=Text(f"{name}, identity {stream.identity}"))
-    for title in rows[0]:
-        table.add_column(title.replace("_", " "), justify="right")
+        return
+    columns = (Column(title.replace("_", " "), justify="right") for title in rows[0])
+    table = Table(*columns, box=None, header_style="bold", title=Text(f"{name}, identity {stream.identity}"))
     for row in rows:
         table.add_row(*(f"{value:.2%}" if isinstance(value, float) else f"{value:,}" for value in row.values()))
-    console = Console()
-    console.print(table)
-    console.print(
-        f"realized label rate {stream.realized_rate:.2%}, {plural(len(stream.classes), 'class')} revealed\n"
-        f"manifest: {manifest}",
-        soft_wrap=True,
-        markup=False,
-    )
-    for remark in remarks(stream, index):
-        console.print(remark, soft_wrap=True, markup=False)
-    return 0
+    Console().print(table)
+    print(f"realized label rate {stream.realized_rate:.2%}, {plural(len(stream.classes), 'class')} revealed")
+    print("\n".join([f"manifest: {manifest}", *remarks(stream, index)]))

@@ -5,11 +5,8 @@ import os
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from dietcl.cli.config_options import FLAT, gather, parse, pick, shared_fields, with_values
+from dietcl.cli.config_options import flat, gather, option, parse, pick, shared_fields, with_values
 from dietcl.config import RunConfig
 from dietcl.config_builder import default_config, default_folder
 from dietcl.errors import UserError
@@ -35,7 +32,7 @@ Four options decide which further ones there are; name them and ask for --help a
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where the run goes and how its result is shown."""
+    """The run folder and how its result is shown."""
 
     out: Path | None = None
     """Run folder (runs/STREAM-METHOD-HASH by default); an unfinished run in it is continued."""
@@ -44,15 +41,16 @@ class Output:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse the options, carry out the run and show its result."""
+    """Parse the options, execute the run and show its result."""
     config, execution, output = _parse_quietly(arguments) if places()[0] else parse_run(arguments)
-    from dietcl.cli.run_progress import carry_out, show
+    from dietcl.cli.run_progress import execute_with_progress, show
     from dietcl.engine.distributed import join, leave
 
     world = join(execution.device)
     folder = output.out or default_folder(config)
-    # What torchrun or SLURM starts again must go on, not start over.
-    carry_out([(config, folder)], replace(execution, fresh=execution.fresh and not world.is_restarted), world)
+    # A run that torchrun or SLURM starts again must go on, not start over.
+    execution = replace(execution, fresh=execution.fresh and not world.is_restarted)
+    execute_with_progress(config, folder, execution, world)
     leave(world)
     if not world.is_first:
         return 0
@@ -62,12 +60,12 @@ def main(arguments: list[str]) -> int:
 
         print(json.dumps({"run": str(folder), **comparison_rows([RunRecord.read(folder)])[0]}))
     else:
-        show([folder])
+        show(folder)
     return 0
 
 
 def _parse_quietly(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
-    """Leave it to the first process to complain of the options, or to explain them: all have the same ones."""
+    """Parse without printing help or mistakes: all processes have the same options, and the first one prints."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         try:
             return parse_run(arguments)
@@ -79,19 +77,12 @@ def parse_run(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
     """Turn the command line into a configuration: first the choices, then the options that they open up."""
     choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="", encoder="")
     config = default_config(choices.stream, choices.method, choices.preset, choices.encoder)
-    own = config.method_config
-    shared = shared_fields(config)
-    options = parse(
-        gather(
-            ("method_config", Annotated[type(own), FLAT], own),
-            ("seed", Annotated[int, tyro.conf.arg(help="Seed of the stream, the draws and the weights.")], 0),
-            *shared,
-            ("execution", Annotated[Execution, FLAT], Execution()),
-            ("output", Annotated[Output, FLAT], Output()),
-        ),
-        rest,
-        "dietcl train",
-        DESCRIPTION,
+    fields = (
+        flat("method_config", config.method_config),
+        option("seed", int, 0, "Seed of the stream, the draws and the weights."),
+        *shared_fields(config),
     )
-    values = {name: getattr(options, name) for name in ("method_config", "seed", *(name for name, _, _ in shared))}
-    return with_values(config, **values), options.execution, options.output
+    further = (flat("execution", Execution()), flat("output", Output()))
+    parsed = parse(gather(*fields, *further), rest, "dietcl train", DESCRIPTION)
+    values = {name: getattr(parsed, name) for name, _, _ in fields}
+    return with_values(config, **values), parsed.execution, parsed.output

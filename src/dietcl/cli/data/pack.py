@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dietcl.cli.config_options import FLAT
+from dietcl.cli.progress import notify, progress_bar
 from dietcl.plural import plural
 from dietcl.streams.options import Packing
 
@@ -33,7 +33,7 @@ class Options:
     """The manifest (.parquet)."""
     out: Path | None = None
     """Folder of the packed images and their manifest (by default the manifest's folder with the side behind it)."""
-    packing: Annotated[Packing, tyro.conf.arg(name="")] = field(default_factory=Packing)
+    packing: Annotated[Packing, FLAT] = field(default_factory=Packing)
     fresh: bool = False
     """Start over if the folder holds an unfinished packing."""
     json: bool = False
@@ -41,9 +41,8 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    """Pack, with a progress bar, and say what came of it."""
+    """Pack with a progress bar, and print the result."""
     options = tyro.cli(Options, args=arguments, prog="dietcl data pack", description=DESCRIPTION)
-
     from dietcl.streams.packer import pack
 
     folder = options.manifest.absolute().parent
@@ -53,21 +52,14 @@ def main(arguments: list[str]) -> int:
         for path in out.glob("images*"):
             if path.is_file():
                 path.unlink()
-    console = Console(stderr=True)
     if (out / ".packing").is_dir():
-        console.print(f"{out}: going on where an earlier packing stopped", markup=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("packing", total=None)
-
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        try:
-            packed = pack(options.manifest, out, options.packing, advance)
-        except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on in {out}", markup=False, soft_wrap=True)
-            raise SystemExit(130) from None
+        notify(f"{out}: going on where an earlier packing stopped")
+    try:
+        with progress_bar("packing", "images") as update:
+            packed = pack(options.manifest, out, options.packing, update)
+    except KeyboardInterrupt:
+        notify(f"stopped; the same command goes on in {out}")
+        raise SystemExit(130) from None
     if options.json:
         print(json.dumps({**asdict(packed), "manifest": str(packed.manifest)}))
         return 0

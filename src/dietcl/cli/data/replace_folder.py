@@ -1,4 +1,4 @@
-"""What an earlier preparation left in a folder, put aside while another one takes its place."""
+"""Sets the files of an earlier preparation aside while another one takes their place."""
 
 import contextlib
 import re
@@ -15,12 +15,12 @@ from dietcl.streams.quarantine import QUARANTINE
 
 @contextlib.contextmanager
 def replaced(out: Path, path: str, fresh: bool) -> Iterator[None]:
-    """Put what an earlier preparation made aside, and bring it back if this one comes to nothing."""
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    """Set the files of an earlier preparation aside, and restore them if this one fails."""
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
     aside = out / ".earlier"
     if aside.exists():
-        _bring_back(aside, out)  # a preparation was killed
-    old = _made_earlier(out, path)
+        _restore(aside, out)  # a preparation was killed
+    old = _earlier_files(out, path)
     if old and not fresh:
         raise UserError(f"{out}: holds a manifest already; choose another --out, or replace it with --fresh")
     try:
@@ -29,16 +29,16 @@ def replaced(out: Path, path: str, fresh: bool) -> Iterator[None]:
             file.replace(aside / file.name)
         yield
     except BaseException:
-        _bring_back(aside, out)
-        for folder in made:
-            with contextlib.suppress(OSError):  # something is in there, such as the table of problems
+        _restore(aside, out)
+        for folder in created:
+            with contextlib.suppress(OSError):  # it is not empty: it may hold the table of problems
                 folder.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _bring_back(aside: Path, out: Path) -> None:
-    """Put things back where they were, unless there is a new one in that place."""
+def _restore(aside: Path, out: Path) -> None:
+    """Move files back, except where there is a new one."""
     if aside.is_dir():
         for file in aside.iterdir():
             if not (out / file.name).exists():
@@ -46,8 +46,8 @@ def _bring_back(aside: Path, out: Path) -> None:
         shutil.rmtree(aside)
 
 
-def _made_earlier(out: Path, path: str) -> list[Path]:
-    """Return what an earlier preparation left in a folder: never what it read, and nothing of anybody else's."""
+def _earlier_files(out: Path, path: str) -> list[Path]:
+    """Return the files that an earlier preparation wrote to a folder, without any that the new one reads."""
     manifest = out / MANIFEST
     if not manifest.is_file():
         return []

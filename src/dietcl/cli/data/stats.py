@@ -2,26 +2,19 @@
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from dietcl.cli.config_options import FLAT, Field, gather, parse, parsed_stream, stream_fields
-from dietcl.cli.data import flags, take_first
+from dietcl.cli.config_options import parse_data_stream
 from dietcl.config import stream_title
 from dietcl.errors import UserError
 from dietcl.plural import plural
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import read_facts
-from dietcl.streams.options import Recipe, RecipeOptions
-from dietcl.streams.statistics import DIFFERS, PAPER, differences, statistics
+from dietcl.streams.statistics import DIFFERS, PAPER, Difference, Spread, Statistics, differences, statistics
 from dietcl.streams.stream_cache import cached_stream
-
-if TYPE_CHECKING:
-    from dietcl.streams.statistics import Difference, Spread, Statistics
 
 DESCRIPTION = """Show what a stream holds: classes, labeled, unlabeled and test images per time step, and in all.
 
@@ -41,30 +34,21 @@ class Show:
     seed: int = 0
     """Seed of the stream."""
     check: str = ""
-    """Compare with what is published: imagenet10k, imagenet2k, cloc, cglm, or auto for the one it was made from."""
+    """Compare with what is published: imagenet10k, imagenet2k, cloc, cglm, or auto for its source."""
     json: bool = False
     """Print JSON."""
 
 
 def main(arguments: list[str]) -> int:
     """Print the statistics of one stream."""
-    stream, rest = take_first(arguments, flags(Show, RecipeOptions))
-    if not stream and not {"-h", "--help"} & set(rest):
-        raise UserError("data stats: there is no STREAM; give a manifest (.parquet) or a built-in stream first")
-    own: Field = ("show", Annotated[Show, FLAT], Show())
-    recipe: list[Field] = [("recipe", Annotated[RecipeOptions, FLAT], RecipeOptions())]
-    fields = stream_fields(stream) if stream else recipe
-    parsed = parse(gather(*fields, own), rest, "dietcl data stats STREAM", DESCRIPTION)
-    return _print(stream, *parsed_stream(stream, parsed), parsed.show)
-
-
-def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
-
-    made_from = read_facts(manifest).source
-    benchmark = show.check if show.check != "auto" else made_from or ""
+    name, manifest, recipe, show = parse_data_stream(arguments, Show(), "stats", DESCRIPTION)
+    source = read_facts(manifest).source
+    benchmark = show.check if show.check != "auto" else source or ""
     if show.check and benchmark not in PAPER:
-        made = f"; {manifest} was made from {made_from or 'something unknown'}" if show.check == "auto" else ""
-        raise UserError(f"--check {show.check}: nothing is published about that{made}; choose from {', '.join(PAPER)}")
+        origin = f"; {manifest} was prepared from {source or 'an unknown source'}" if show.check == "auto" else ""
+        raise UserError(
+            f"--check {show.check}: nothing is published about that{origin}; choose from {', '.join(PAPER)}"
+        )
     index = open_manifest(manifest)
     found = statistics(cached_stream(name, index, recipe, show.seed), index, recipe.label_rate)
     held = differences(benchmark, found) if benchmark else []
@@ -77,38 +61,31 @@ def _print(name: str, manifest: Path, recipe: Recipe, show: Show) -> int:
     return int(any(one.verdict == DIFFERS for one in held))
 
 
-def _tables(name: str, found: "Statistics", benchmark: str, held: "list[Difference]") -> None:
-
-    console = Console()
-    table = Table(box=None, header_style="bold")
-    table.add_column("Dataset")
-    for title in ("Split", "Classes per split", "Labeled per split", "Unlabeled per split", "Inference data per split"):
-        table.add_column(title, justify="right")
+def _tables(name: str, found: Statistics, benchmark: str, held: list[Difference]) -> None:
+    titles = ("Split", "Classes per split", "Labeled per split", "Unlabeled per split", "Inference data per split")
+    table = Table("Dataset", *(Column(title, justify="right") for title in titles), box=None, header_style="bold")
     spreads = (found.classes_per_step, found.labeled, found.unlabeled, found.test)
     table.add_row(Text(name), f"{found.time_steps}", *map(_spread, spreads))
+    console = Console()
     console.print(table)
     least, median, most = found.images_per_class
     asked = f", {found.label_rate:.2%} asked" if found.label_rate is not None else ""
     only = f", {found.test_only_classes:,} more in test images only" if found.test_only_classes else ""
-    for line in (
-        f"{found.train_images:,} training and {found.test_images:,} test images",
-        f"{plural(found.classes, 'class')} ({found.revealed_classes:,} revealed){only}",
-        f"realized label rate {found.realized_rate:.2%}{asked}",
-        f"training images per class: {least:,} to {most:,}, median {median:,.10g}",
-    ):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    print(f"{found.train_images:,} training and {found.test_images:,} test images")
+    print(f"{plural(found.classes, 'class')} ({found.revealed_classes:,} revealed){only}")
+    print(f"realized label rate {found.realized_rate:.2%}{asked}")
+    print(f"training images per class: {least:,} to {most:,}, median {median:,.10g}")
     if not held:
         return
-    console.print()
-    checks = Table(box=None, header_style="bold", title=f"beside what is published about {benchmark}")
-    for title in ("quantity", "published", "found", "verdict", "note"):
-        checks.add_column(title, justify="right" if title in ("published", "found") else "left")
+    numbers = (Column(title, justify="right") for title in ("published", "found"))
+    title = f"beside what is published about {benchmark}"
+    checks = Table("quantity", *numbers, "verdict", "note", box=None, header_style="bold", title=title)
     for one in held:
         number = f"{one.found:.2%}" if "rate" in one.quantity else f"{one.found:,.10g}"
         checks.add_row(one.quantity, one.expected, number, one.verdict, one.note)
-    console.print(checks)
+    console.print("", checks, sep="\n")
 
 
-def _spread(spread: "Spread") -> str:
+def _spread(spread: Spread) -> str:
     mean = f"{spread.mean:,.10g}" if spread.mean < 100 else f"{spread.mean:,.0f}"
     return mean if spread.least == spread.most else f"{mean} ({spread.least:,}-{spread.most:,})"
