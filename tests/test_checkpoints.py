@@ -326,7 +326,7 @@ def test_unknown_and_missing_names(known, tmp_path):
     pooled = {
         key.replace("norm.", "fc_norm.") if key.startswith("norm.") else key: v for key, v in timm_state(known).items()
     }
-    with pytest.raises(UserError, match=r"lacks encoder\.vit\.norm\.weight.*pool before its norm"):
+    with pytest.raises(UserError, match=r"lacks encoder\.vit\.norm\.weight.*pools before its norm"):
         load_weights(fresh(), write(pooled, tmp_path / "c.safetensors"))
     headless = {"encoder.vit.cls_token": torch.zeros(1, 1, 96)}
     with pytest.raises(UserError, match=r"lacks encoder\.vit\.pos_embed"):

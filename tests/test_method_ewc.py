@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dietcl.methods.pieces import importance
+from dietcl.methods import ewc
 from helpers.recording import run_through
 from helpers.tiny import tiny_config, tiny_learner
 from test_method_importance import learn_step, pair_of, plain_images
@@ -46,8 +46,8 @@ def test_hand_values_of_a_logistic_unit(blobs, fisher, labels, value):
 
 
 def test_more_than_ten_pairs_come_back_in_their_order():
-    pairs = [importance.Pair({"w": torch.tensor([float(i)])}, {"w": torch.tensor([2.0 * i])}) for i in range(12)]
-    again = importance.unpack(dict(sorted(importance.pack(pairs).items())))
+    pairs = [ewc.Pair({"w": torch.tensor([float(i)])}, {"w": torch.tensor([2.0 * i])}) for i in range(12)]
+    again = ewc.unpack(dict(sorted(ewc.pack(pairs).items())))
     assert [float(pair.anchor["w"]) for pair in again] == list(range(12))
     assert [float(pair.importance["w"]) for pair in again] == [2 * i for i in range(12)]
 
@@ -58,7 +58,7 @@ def test_more_than_ten_pairs_come_back_in_their_order():
 def said_with(blobs, monkeypatch, available, **options):
     learner = tiny_learner(tiny_config(blobs, "ewc", budget="0.5", **options))
     pair = 2 * sum(value.nbytes for value in learner.net.weights().values())
-    monkeypatch.setattr(importance, "available_memory", lambda device: available(pair, len(learner.method._pairs)))
+    monkeypatch.setattr(ewc, "available_memory", lambda device: available(pair, len(learner.method._pairs)))
     said = []
     learner.net.notify = said.append
     run_through(learner)
@@ -85,14 +85,14 @@ def test_nothing_is_said_while_there_is_room_or_where_nothing_grows(blobs, monke
 
 def test_the_memory_is_what_the_machine_says_it_has(tmp_path, monkeypatch):
     cpu = torch.device("cpu")
-    assert importance.available_memory(cpu) > 2**20
+    assert ewc.available_memory(cpu) > 2**20
     meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(importance, "Path", lambda name: meminfo)
+    monkeypatch.setattr(ewc, "Path", lambda name: meminfo)
     meminfo.write_text("MemTotal:  9000 kB\nMemAvailable:    2000 kB\nHugePages_Total:   0\n")
-    assert importance.available_memory(cpu) == 2000 * 1024
+    assert ewc.available_memory(cpu) == 2000 * 1024
     meminfo.unlink()
     pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(importance.os, "sysconf", pages.__getitem__, raising=False)
-    assert importance.available_memory(cpu) == 7 * 4096
-    monkeypatch.delattr(importance.os, "sysconf")
-    assert importance.available_memory(cpu) == math.inf
+    monkeypatch.setattr(ewc.os, "sysconf", pages.__getitem__, raising=False)
+    assert ewc.available_memory(cpu) == 7 * 4096
+    monkeypatch.delattr(ewc.os, "sysconf")
+    assert ewc.available_memory(cpu) == math.inf

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dietcl.errors import UserError
-from dietcl.methods.two_stage import TwoStage
+from dietcl.methods.dietcl import TwoStage
 from dietcl.models.flops import cost_model
 from helpers.fixed_batch import KEY, compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dietcl.errors import UserError
 from dietcl.methods import semi_supervised_options as semi
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     """A method: what it does, its options, and where its class is."""
 
@@ -41,33 +41,15 @@ class Entry:
     """The class, if `register_method` registered it."""
 
 
-def _builtin(name: str, location: str, options: type[MethodOptions], **variants: MethodOptions) -> Entry:
-    return Entry(
-        name=name,
-        location=f"dietcl.methods.{location}",
-        description=options.__doc__ or "",
-        keeps=options.keeps,
-        cost=options.cost,
-        options=options,
-        variants=variants,
-    )
+def _builtin(name: str, location: str, options: type[MethodOptions], **variants: dict[str, Any]) -> Entry:
+    named = {variant: options(**values) for variant, values in variants.items()}
+    return Entry(name, f"dietcl.methods.{location}", options.__doc__ or "", options.keeps, options.cost, options, named)
 
 
+_RELEASE = {"unlabeled": 0.4, "labeled": 0.3, "memory": 0.3, "threshold": "80%"}
 _BUILTIN_METHODS = (
-    _builtin(
-        "dietcl",
-        "dietcl:DietCL",
-        semi.DietCLOptions,
-        release=semi.DietCLOptions(unlabeled=0.4, labeled=0.3, memory=0.3, threshold="80%"),
-        labeled=semi.DietCLOptions(reconstruct="labeled"),
-    ),
-    _builtin(
-        "er",
-        "er:ER",
-        supervised.EROptions,
-        uniform=supervised.EROptions(sampling="uniform"),
-        dietcl_flops=supervised.EROptions(dietcl_flops=True),
-    ),
+    _builtin("dietcl", "dietcl:DietCL", semi.DietCLOptions, release=_RELEASE, labeled={"reconstruct": "labeled"}),
+    _builtin("er", "er:ER", supervised.EROptions, uniform={"sampling": "uniform"}, dietcl_flops={"dietcl_flops": True}),
     _builtin("er_ace", "er:ERACE", supervised.ERACEOptions),
     _builtin("ewc", "ewc:EWC", supervised.EWCOptions),
     _builtin("mas", "ewc:MAS", supervised.MASOptions),
@@ -76,18 +58,13 @@ _BUILTIN_METHODS = (
     _builtin("cassle", "cassle:CaSSLe", semi.CaSSLeOptions),
     _builtin("dualnet", "dualnet:DualNet", semi.DualNetOptions),
     _builtin("ccic", "ccic:CCIC", semi.CCICOptions),
-    _builtin("one_stage", "two_stage:TwoStage", semi.OneStageOptions),
-    _builtin("two_stage", "two_stage:TwoStage", semi.TwoStageOptions),
-    _builtin("joint", "two_stage:Joint", semi.JointOptions),
+    _builtin("one_stage", "dietcl:TwoStage", semi.OneStageOptions),
+    _builtin("two_stage", "dietcl:TwoStage", semi.TwoStageOptions),
+    _builtin("joint", "dietcl:Joint", semi.JointOptions),
     _builtin("naive", "er:Naive", supervised.NaiveOptions),
-    _builtin(
-        "linear_probe",
-        "linear_probe:LinearProbe",
-        supervised.LinearProbeOptions,
-        sgd=supervised.LinearProbeOptions(head="sgd"),
-    ),
+    _builtin("linear_probe", "linear_probe:LinearProbe", supervised.LinearProbeOptions, sgd={"head": "sgd"}),
     _builtin("ncm", "nearest:NCM", supervised.NCMOptions),
-    _builtin("ranpac", "ranpac:RanPAC", supervised.RanPACOptions, frozen=supervised.RanPACOptions(adapt=False)),
+    _builtin("ranpac", "ranpac:RanPAC", supervised.RanPACOptions, frozen={"adapt": False}),
     _builtin("acm", "nearest:ACM", supervised.ACMOptions),
     _builtin("derpp", "derpp:DERpp", supervised.DERppOptions),
     _builtin("fixmatch", "fixmatch:FixMatch", semi.FixMatchOptions),
@@ -108,10 +85,7 @@ def method_entry(name: str) -> Entry:
 def method_class(name: str) -> type[Method]:
     """Return the class of METHOD; this imports torch."""
     entry = method_entry(name)
-    if entry.registered is not None:
-        return entry.registered
-    module, _, attribute = entry.location.partition(":")
-    found: type[Method] = getattr(importlib.import_module(module), attribute)
+    found: type[Method] = entry.registered or pkgutil.resolve_name(entry.location)
     return found
 
 
@@ -138,7 +112,7 @@ def describe() -> list[Entry]:
 
 
 def register_method(name: str) -> Callable[[MethodClass], MethodClass]:
-    """Return a class decorator that makes a `Method` known by a name, for every function that takes one.
+    """Return a class decorator that registers a `Method` under a name, for every function that takes one.
 
     Its docstring's first line is the description. It may have `Config` (a dataclass of options, all with defaults),
     `keeps`, `cost` and `variants`. Registering the same class again, as a notebook does, replaces it.
@@ -160,16 +134,8 @@ def register_method(name: str) -> Callable[[MethodClass], MethodClass]:
             method.Config()
         except TypeError as error:
             raise UserError(f"register_method({name!r}): give every option of Config a default ({error})") from error
-        METHODS[name] = Entry(
-            name=name,
-            location=location,
-            description=(method.__doc__ or "").strip().partition("\n")[0],
-            keeps=method.keeps,
-            cost=method.cost,
-            options=method.Config,
-            variants=method.variants,
-            registered=method,
-        )
+        about = (method.__doc__ or "").strip().partition("\n")[0]
+        METHODS[name] = Entry(name, location, about, method.keeps, method.cost, method.Config, method.variants, method)
         return method
 
     return register

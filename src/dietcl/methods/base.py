@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -106,10 +106,7 @@ class Method(ABC):
         """Yield the loss terms of one micro-batch; changes nothing, because another process may do it."""
 
     def gather(self, net: Net, sweep: Sweep, part: Part) -> dict[str, Tensor]:
-        """Return the results of one micro-batch of a sweep; changes nothing, because another process may do it.
-
-        A micro-batch that exceeds the budget is passed again in halves.
-        """
+        """Return the results of one micro-batch of a sweep; changes nothing, because another process may do it."""
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
     def absorb(self, net: Net, sweep: Sweep, gathered: dict[str, Tensor]) -> None:
@@ -117,10 +114,7 @@ class Method(ABC):
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
     def optimizer_name(self, net: Net, key: tuple[int | str, ...], pools: Collection[PoolName]) -> str:
-        """Name the optimizer of the next update, given its key and the pools drawn from; each has its own moments.
-
-        Unlike `losses`, it is called once per update in every process, so it may record how the update begins.
-        """
+        """Name the optimizer of the next update; called once per update in every process, so it may change state."""
         return ""
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
@@ -166,3 +160,21 @@ class Method(ABC):
         """Restore what `predict_state` returned."""
         if state:
             self.load_state(state)
+
+
+class PlannedMethod(Method):
+    """A method that lists the segments of a time step at once; its loss is the cross-entropy unless overridden."""
+
+    term: ClassVar[str] = "labeled"
+    """Name of the cross-entropy."""
+
+    @abstractmethod
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        """Return the phases and sweeps of a time step in order; without side effects."""
+
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        segments = self.plan(step, remaining)
+        return segments[len(done)] if len(done) < len(segments) else None
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        yield Term(self.term, batch.cross_entropy(net.logits(*batch.supervised)))

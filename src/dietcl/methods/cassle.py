@@ -1,6 +1,6 @@
 """CaSSLe (Fini et al. 2022) with Barlow Twins (Zbontar et al. 2021), and a classifier on top."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -8,6 +8,7 @@ from dietcl.methods.base import Batch, Mix, Net, Phase, Segment, Term, TimeStep
 from dietcl.methods.pieces.barlow import barlow_twins, correlation_flops, projector, two_views
 from dietcl.methods.pieces.store import TaughtMethod
 from dietcl.methods.semi_supervised_options import CaSSLeOptions
+from dietcl.models.network import below
 
 _LEAST = 1 / 8  # a pool with a smaller share may get no image of a small micro-batch
 
@@ -23,13 +24,16 @@ class CaSSLe(TaughtMethod):
         self._projector = net.build(lambda: projector(net.dim, width), "projector")
         self._predictor = net.build(lambda: projector(width, width, layers=2), "predictor")
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         phases = [Phase(name="classifier", mix=Mix(memory=1), price=1 / 3 if self.config.classifier == "probe" else 1)]
         if self.config.ssl and _has_pairs(step):
             price = 8 / 3 if self.teacher else 2
             share = self.config.ssl if step.seen_classes else 1.0  # without any class there is nothing to classify
-            phases.insert(0, Phase(name="ssl", mix=_mix_of_all(step), share=share, price=price))
-        return phases[len(done)] if len(done) < len(phases) else None
+            # Every image of the time step is drawn equally often.
+            labeled, unlabeled = (rate * (rate >= _LEAST) for rate in (step.realized_rate, 1 - step.realized_rate))
+            mix = Mix(labeled=labeled, unlabeled=unlabeled)
+            phases.insert(0, Phase(name="ssl", mix=mix, share=share, price=price))
+        return phases
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         if phase.name == "ssl":
@@ -57,10 +61,8 @@ class CaSSLe(TaughtMethod):
         net.charge("projector", correlation_flops(one))
         yield Term("views", barlow_twins(one, two, config.off_diagonal, config.scale))
         if teacher:
-            prefix = "projector."
-            weights = {name.removeprefix(prefix): v for name, v in teacher.items() if name.startswith(prefix)}
             former = net.features(images, "teacher", teacher)
-            former = net.run(self._projector, former, purpose="teacher", weights=weights)
+            former = net.run(self._projector, former, purpose="teacher", weights=below("projector", teacher))
             predicted = net.run(self._predictor, features, purpose="predictor")
             net.charge("predictor", 2 * correlation_flops(one, factors=1))
             pairs = zip(predicted.chunk(2), former.chunk(2), strict=True)
@@ -69,11 +71,5 @@ class CaSSLe(TaughtMethod):
 
 
 def _has_pairs(step: TimeStep) -> bool:
-    """Tell whether there are two images; a single one has no correlation between features."""
+    """Return whether there are two images; a single one has no correlation between features."""
     return len(step.labeled) + len(step.unlabeled) > 1
-
-
-def _mix_of_all(step: TimeStep) -> Mix:
-    """Return a mix that draws every image of the time step equally often, without a pool that is too small."""
-    labeled, unlabeled = step.realized_rate, 1 - step.realized_rate
-    return Mix(labeled=labeled * (labeled >= _LEAST), unlabeled=unlabeled * (unlabeled >= _LEAST))

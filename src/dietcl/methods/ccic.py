@@ -1,6 +1,6 @@
 """CCIC: mixed images, guessed labels and separated embeddings (Boschini et al. 2022); adapted to a budget."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,27 +21,23 @@ class CCIC(StoringMethod):
 
     Config = CCICOptions
     config: CCICOptions
-
-    def setup(self, net: Net) -> None:
-        self._revealed = torch.zeros((), dtype=torch.int64)
+    _revealed = 0  # number of labels so far
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
-        self._revealed = self._revealed + len(step.labeled)
+        self._revealed += len(step.labeled)
         self.store.clear()  # the encoder that embedded them is about to change
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        labels = int(self._revealed)
-        if not labels:
-            return None
-        reserve = Reserve(forward=labels)
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        if not self._revealed:
+            return []
+        reserve = Reserve(forward=self._revealed)
         first, last = self._price(step, cross=not step.is_first), self._price(step, cross=False)
-        segments: tuple[Segment, ...] = (
+        return [
             Phase(name="mixmatch", mix=self._mix(cross=not step.is_first), share=0.9, reserve=reserve, price=first),
             # At a tenth of the rate, about where the first phase's cosine ended.
             Phase(name="settle", mix=self._mix(cross=False), lr_scale=0.1, reserve=reserve, price=last),
             Sweep(name="embed", pool="memory"),
-        )
-        return segments[len(done)] if len(done) < len(segments) else None
+        ]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         yield from self._mixmatch(net, batch)
@@ -60,11 +56,11 @@ class CCIC(StoringMethod):
         return vote(net.features(images, "predict"), self.store, self.config.neighbors, net.classes)
 
     def state(self) -> dict[str, Tensor]:
-        return {**self.store.state(), "revealed": self._revealed}
+        return self.store.state() | {"revealed": torch.tensor(self._revealed)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.store.load_state(state)
-        self._revealed = state["revealed"].cpu()
+        self._revealed = int(state["revealed"])
 
     def _mix(self, cross: bool) -> Mix:
         is_used = self.config.strength > 0 or (cross and self.config.cross > 0)
@@ -92,10 +88,8 @@ class CCIC(StoringMethod):
             targets[part.pool] = (1 - part.smoothing) * hard + part.smoothing / net.classes
         if batch.unlabeled is not None and config.strength:
             views["unlabeled"], targets["unlabeled"] = self._guess(net, batch.unlabeled)
-        images = mixed(views, config.beta, batch.key)
-        targets = mixed(targets, config.beta, batch.key)
-        logits = net.logits(*(Part(pool, values) for pool, values in images.items()))
-        for (pool, target), scores in zip(targets.items(), logits, strict=True):
+        logits = net.logits(*(Part(pool, images) for pool, images in mixed(views, config.beta, batch.key).items()))
+        for (pool, target), scores in zip(mixed(targets, config.beta, batch.key).items(), logits, strict=True):
             if pool == "unlabeled":
                 yield Term("unlabeled", (scores.softmax(1) - target).square().mean(), config.strength)
             else:
@@ -125,10 +119,7 @@ def mixed(values: dict[PoolName, Tensor], beta: float, key: tuple[int | str, ...
 
 
 def batch_hard(features_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Return the mean loss of the images that have another of their class and one of another class in the batch.
-
-    Each is compared with the farthest of its class and the nearest of all others; without such images the loss is 0.
-    """
+    """Return the mean loss of images compared with the farthest of their class and the nearest of another class."""
     points_BD = F.normalize(features_BD)
     cosine_BB = (points_BD @ points_BD.T).detach()
     same_BB = labels_B[:, None] == labels_B
@@ -136,7 +127,7 @@ def batch_hard(features_BD: Tensor, labels_B: Tensor) -> Tensor:
     farthest_B = cosine_BB.masked_fill(~own_BB, torch.inf).argmin(1)
     nearest_B = cosine_BB.masked_fill(same_BB, -torch.inf).argmax(1)
     gap_B = _distance(points_BD, points_BD, farthest_B) - _distance(points_BD, points_BD, nearest_B)
-    counts_B = own_BB.any(1) & ~same_BB.all(1)
+    counts_B = own_BB.any(1) & ~same_BB.all(1)  # images that have both in the batch
     return ((gap_B + MARGIN).relu() * counts_B).sum() / counts_B.sum().clamp(min=1)
 
 

@@ -1,6 +1,6 @@
 """DER++: replay of labels and of the logits that the network once gave (Buzzega et al., NeurIPS 2020)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -16,15 +16,12 @@ class DERpp(StoringMethod):
     Config = DERppOptions
     config: DERppOptions
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         if not self.config.alpha:
-            mix = Mix(labeled=1 / 2, memory=1 / 2, past_only=True)
-            return None if done else Phase(name="replay", mix=mix)
+            return [Phase(name="replay", mix=Mix(labeled=1 / 2, memory=1 / 2, past_only=True))]
         mix = Mix(labeled=1 / 3, memory=2 / 3, past_only=True)
-        segments: list[Segment] = [Phase(name="replay", mix=mix, reserve=Reserve(forward=len(step.labeled)))]
-        if len(step.labeled):
-            segments.append(Sweep(name="logits", pool="labeled"))
-        return segments[len(done)] if len(done) < len(segments) else None
+        replay = Phase(name="replay", mix=mix, reserve=Reserve(forward=len(step.labeled)))
+        return [replay, Sweep(name="logits", pool="labeled")] if len(step.labeled) else [replay]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         distilled, replayed = self._split(batch.memory)

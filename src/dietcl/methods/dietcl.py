@@ -1,32 +1,28 @@
-"""DietCL (Zhang et al., ICLR 2024, section 4 and Algorithm 1)."""
+"""DietCL (Zhang et al., ICLR 2024, section 4 and Algorithm 1) and the paper's baselines in one or two stages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dietcl.methods.base import Batch, Method, Mix, Net, Phase, Segment, Term, TimeStep
+from dietcl.methods.base import Batch, Mix, Net, Phase, PlannedMethod, Segment, Term, TimeStep
 from dietcl.methods.method_options import joint_limits
-from dietcl.methods.semi_supervised_options import DietCLOptions
+from dietcl.methods.semi_supervised_options import DietCLOptions, JointOptions, OneStageOptions, TwoStageOptions
 
 
-class DietCL(Method):
+class DietCL(PlannedMethod):
     """DietCL: joint learning from three pools, then from the balanced memory alone."""
 
     Config = DietCLOptions
     config: DietCLOptions
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        if step.is_first:
-            phases = [Phase(name="joint", mix=self._joint_mix(first=True))]
-        elif not self.config.memory:
-            phases = [Phase(name="joint", mix=self._joint_mix())]
-        else:
-            updates, share = joint_limits(self.config.threshold)
-            memory = Mix(memory=1, by_time_step=self.config.balance_memory)
-            phases = [
-                Phase(name="joint", mix=self._joint_mix(), updates=updates, share=share),
-                Phase(name="balance", mix=memory, lr_scale=self.config.balance_lr),
-            ]
-        return phases[len(done)] if len(done) < len(phases) else None
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        if step.is_first or not self.config.memory:
+            return [Phase(name="joint", mix=self._joint_mix(step.is_first))]
+        updates, share = joint_limits(self.config.threshold)
+        memory = Mix(memory=1, by_time_step=self.config.balance_memory)
+        return [
+            Phase(name="joint", mix=self._joint_mix(), updates=updates, share=share),
+            Phase(name="balance", mix=memory, lr_scale=self.config.balance_lr),
+        ]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         if self.config.reconstruct == "labeled":
@@ -62,3 +58,32 @@ class DietCL(Method):
         last = part.take(slice(split, len(part)))
         unlabeled = replace(last, images=last.view("reconstruct")) if number else None
         return replace(batch, labeled=part.take(slice(0, split)) if split else None, unlabeled=unlabeled)
+
+
+class TwoStage(PlannedMethod):
+    """Pre-training by reconstruction, then fine-tuning, in every time step; OneStage is the second stage alone."""
+
+    Config = TwoStageOptions
+    config: TwoStageOptions | OneStageOptions
+
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        phases = []
+        if self.config.pretrain and len(step.unlabeled):
+            # Without any label so far there is nothing to save the budget for.
+            share = self.config.pretrain if step.seen_classes else 1.0
+            phases.append(Phase(name="reconstruct", mix=Mix(unlabeled=1), share=share))
+        phases.append(Phase(name="fine-tune", mix=Mix(memory=1), lr_scale=self.config.fine_tune_lr))
+        return phases
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        if batch.unlabeled is not None:
+            yield Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key))
+        else:
+            yield Term("memory", batch.cross_entropy(net.logits(*batch.supervised)))
+
+
+class Joint(TwoStage):
+    """Both stages on the union of all time steps, the paper's upper bound."""
+
+    Config = JointOptions
+    learns = "union"

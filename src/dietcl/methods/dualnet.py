@@ -1,7 +1,7 @@
 """DualNet (Pham, Liu and Hoi 2021), semi-supervised: a slow network learns from views, a fast one from labels."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,35 +67,40 @@ class DualNet(StoringMethod):
         self._branch = net.build(lambda: FastBranch(net.dim, patch), "branch")
         self._projector = net.build(lambda: projector(net.dim, self.config.width), "projector")
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        if step.is_first and len(step.labeled) + len(step.unlabeled) < 2:
+            return []  # a single image gives neither pairs of views nor classes
         labels = len(step.labeled) if self.config.soft_weight else 0
-        if not done:
-            if step.is_first and len(step.labeled) + len(step.unlabeled) < 2:
-                return None  # a single image gives neither pairs of views nor classes
-            flops = self._branch_flops + 2 * self._dim * step.seen_classes
-            # If new labels compete with each other only, they must be in the memory to compete with old ones.
-            past_only = step.is_first or self.config.strategy == "task_free"
-            mix = Mix(unlabeled=1 / 3, labeled=1 / 3, memory=1 / 3, past_only=past_only)
-            reserve = Reserve(forward=labels, flops=labels * flops)
-            # With both kinds of images, an update leaves a third of the batch unused.
-            is_split = len(step.unlabeled) > 0 and step.seen_classes > 0
-            return Phase(name="cycles", mix=mix, reserve=reserve, price=4 / 3 if is_split else 2.0)
-        return Sweep(name="soft targets", pool="labeled") if labels and len(done) == 1 else None
+        flops = self._branch_flops + 2 * self._dim * step.seen_classes
+        # If new labels compete with each other only, they must be in the memory to compete with old ones.
+        past_only = step.is_first or self.config.strategy == "task_free"
+        mix = Mix(unlabeled=1 / 3, labeled=1 / 3, memory=1 / 3, past_only=past_only)
+        # With both kinds of images, an update leaves a third of the batch unused.
+        price = 4 / 3 if len(step.unlabeled) and step.seen_classes else 2.0
+        cycles = Phase(name="cycles", mix=mix, reserve=Reserve(forward=labels, flops=labels * flops), price=price)
+        return [cycles, Sweep(name="soft targets", pool="labeled")] if labels else [cycles]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         is_labeled, position = self._cycle_position(batch.key, [part.pool for part in batch.parts])
         if position < self.config.outer * self.config.inner:
             current = batch.labeled if is_labeled else batch.unlabeled
-            yield self._views(net, [part for part in (current, batch.memory) if part is not None])
+            images = two_views([part for part in (current, batch.memory) if part is not None])
+            projections = net.run(self._projector, net.encode(images, "views"), purpose="projector")
+            one, two = projections.chunk(2)
+            net.charge("projector", correlation_flops(one))
+            # One optimizer serves both losses, so this one must not grow with the number of features.
+            yield Term("views", barlow_twins(one, two, _OFF_DIAGONAL, 1 / self.config.width))
         else:
             yield from self._labels(net, batch)
 
     def after_update(self, net: Net, phase: Phase) -> None:
         if self._ends_look_ahead:
-            self._end_look_ahead(net)
+            self.end_phase(net, phase)
 
     def end_phase(self, net: Net, phase: Phase) -> None:
-        self._end_look_ahead(net)
+        # A look-ahead ends by going back most of the way to its start.
+        net.blend(self._anchor, self.config.beta)
+        self._anchor, self._ends_look_ahead = {}, False
 
     def gather(self, net: Net, sweep: Sweep, part: Part) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -147,13 +152,6 @@ class DualNet(StoringMethod):
                 return is_labeled, int(update) - start
             start, cycle = start + length, cycle + 1
 
-    def _views(self, net: Net, parts: list[Part]) -> Term:
-        features = net.encode(two_views(parts), "views")
-        one, two = net.run(self._projector, features, purpose="projector").chunk(2)
-        net.charge("projector", correlation_flops(one))
-        # One optimizer serves both losses, so this one must not grow with the number of features.
-        return Term("views", barlow_twins(one, two, _OFF_DIAGONAL, 1 / self.config.width))
-
     def _labels(self, net: Net, batch: Batch) -> Iterator[Term]:
         current, memory = batch.labeled, batch.memory
         if memory is not None:  # stored targets are of single images, so these are not mixed
@@ -167,10 +165,9 @@ class DualNet(StoringMethod):
             logits = logits[-len(memory) :]
             yield Term("memory", memory.cross_entropy(logits))
             assert memory.rows is not None
-            position = self.store.find(memory.rows)
-            is_stored = position >= 0
+            is_stored = self.store.find(memory.rows) >= 0
             if self.config.soft_weight and bool(is_stored.any()):
-                soft = self.store.values[position[is_stored].to(self.store.values.device)]
+                soft = self.store.values_of(memory.rows[is_stored])
                 divergence = self._divergence(soft, logits[is_stored.to(logits.device)])
                 yield Term("soft targets", divergence, self.config.soft_weight)
 
@@ -186,8 +183,3 @@ class DualNet(StoringMethod):
         log_q, log_p = (values.log_softmax(1) for values in scaled)
         terms: Tensor = log_q.exp() * (log_q - log_p).masked_fill(is_new, 0.0)
         return terms[~is_new].mean()
-
-    def _end_look_ahead(self, net: Net) -> None:
-        """End the look-ahead, if there is one: go back most of the way to its start."""
-        net.blend(self._anchor, self.config.beta)
-        self._anchor, self._ends_look_ahead = {}, False

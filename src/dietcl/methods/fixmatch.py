@@ -1,26 +1,24 @@
 """FixMatch with replay: confident guesses of weak views are the targets of strong ones (Sohn et al., NeurIPS 2020)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dietcl.methods.base import Batch, Method, Mix, Net, Phase, Segment, Term, TimeStep
+from dietcl.methods.base import Batch, Mix, Net, Phase, PlannedMethod, Segment, Term, TimeStep
 from dietcl.methods.semi_supervised_options import FixMatchOptions
 
 
-class FixMatch(Method):
+class FixMatch(PlannedMethod):
     """FixMatch with experience replay."""
 
     Config = FixMatchOptions
     config: FixMatchOptions
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        if done:
-            return None
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         # Guesses are among the classes revealed in this time step; without any there is nothing to guess.
         unlabeled = self.config.unlabeled if len(step.labeled) and len(step.unlabeled) else 0.0
         labels = (1 - unlabeled) / 2
         mix = Mix(unlabeled=unlabeled, labeled=labels, memory=labels, past_only=True)
-        return Phase(name="match", mix=mix, price=1 + unlabeled / 3)
+        return [Phase(name="match", mix=mix, price=1 + unlabeled / 3)]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         if batch.unlabeled is None:

@@ -1,6 +1,6 @@
 """Learning to Prompt: a pool of prompts for a frozen encoder (Wang et al., CVPR 2022)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -41,15 +41,12 @@ class L2P(TaughtMethod):
         config = self.config
         self._prompts = net.build(lambda: PromptPool(config.pool, config.length, config.top, net.dim), "prompts")
         if not config.frozen:
-            self.teacher = net.copy()  # it makes the queries
+            self.teacher = net.copy()  # it computes the queries
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        if done:
-            return None
-        if not self.config.replay:
-            return Phase(name="prompt", mix=Mix(labeled=1), price=4 / 3)
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         # The memory holds this time step's labels too: under the mask, only there do new classes compete with old ones.
-        return Phase(name="prompt", mix=Mix(labeled=1 / 2, memory=1 / 2, past_only=step.is_first), price=4 / 3)
+        replay = Mix(labeled=1 / 2, memory=1 / 2, past_only=step.is_first)
+        return [Phase(name="prompt", mix=replay if self.config.replay else Mix(labeled=1), price=4 / 3)]
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         parts = batch.supervised

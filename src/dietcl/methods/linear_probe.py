@@ -1,6 +1,6 @@
 """Linear probe: a linear head on a frozen encoder, fitted to all labels so far."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,15 +22,11 @@ class LinearProbe(StoringMethod):
         self.fitted = 0  # number of stored features in the solution
         self.weight, self.bias = torch.zeros(net.dim, 0), torch.zeros(0)
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        if done:
-            return None
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         if self.config.head == "sgd":
-            return Phase(name="head", mix=Mix(memory=1), price=1 / 3)
-        if not len(step.labeled):
-            return None
+            return [Phase(name="head", mix=Mix(memory=1), price=1 / 3)]
         flops = solve_flops(len(self.store) + len(step.labeled), self.dim, step.seen_classes)
-        return Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))
+        return [Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))] if len(step.labeled) else []
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         (part,) = batch.supervised

@@ -1,6 +1,6 @@
 """Learning without forgetting (Li and Hoiem 2016), with one head for all classes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -22,10 +22,9 @@ class LwF(TaughtMethod):
             weights = net.copy()
             self.teacher = weights | {name: weights[name][:known].clone() for name in ("head.weight", "head.bias")}
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        if done or not len(step.labeled):
-            return None
-        return Phase(name="fine-tune", mix=Mix(labeled=1), price=4 / 3 if self.teacher else 1.0)
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        phase = Phase(name="fine-tune", mix=Mix(labeled=1), price=4 / 3 if self.teacher else 1.0)
+        return [phase] if len(step.labeled) else []
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
         (part,) = batch.supervised
@@ -36,10 +35,8 @@ class LwF(TaughtMethod):
             yield Term("distill", self._divergence(taught, logits[:, : taught.shape[1]]), self.config.strength)
 
     def _divergence(self, taught: Tensor, learned: Tensor) -> Tensor:
-        """Return the mean divergence of the learned from the taught distribution.
-
-        The factor makes up for gradients that shrink with the square of the temperature.
-        """
+        """Return the mean divergence of the learned from the taught distribution."""
+        # The factor compensates for gradients that shrink with the square of the temperature.
         temperature: float = self.config.temperature
         log_p, log_q = (taught / temperature).log_softmax(1), (learned / temperature).log_softmax(1)
         return temperature**2 * (log_p.exp() * (log_p - log_q)).sum(1).mean()

@@ -1,6 +1,7 @@
 """What the options of all methods have in common: their type, and options found by a search; no torch."""
 
 import math
+from contextlib import suppress
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -41,25 +42,22 @@ class Search:
 
     @property
     def flag(self) -> str:
-        """How the search is asked for on the command line."""
+        """The command-line option that requests the search."""
         return f"--{self.option.replace('_', '-')} {AUTO}"
 
 
 def requested_search(options: Options) -> Search | None:
-    """Return the search that these options ask for by the value "auto"."""
+    """Return the search that these options request with the value "auto"."""
     search: Search | None = getattr(options, "searched", None)
     return search if search is not None and getattr(options, search.option) == AUTO else None
 
 
 def joint_limits(threshold: str) -> tuple[float, float]:
     """Return the limits of DietCL's joint phase: updates' worth of passes, and share of the budget."""
-    is_share = threshold.endswith("%")
-    try:
+    with suppress(ValueError):
         value = float(threshold.removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    if is_share and 0 <= value <= 100:
-        return math.inf, value / 100
-    if not is_share and value >= 0:
-        return value, 1.0
+        if threshold.endswith("%") and 0 <= value <= 100:
+            return math.inf, value / 100
+        if not threshold.endswith("%") and value >= 0:
+            return value, 1.0
     raise UserError(f"--threshold {threshold}: give a number of updates from 0, a share such as 80%, or {AUTO}")

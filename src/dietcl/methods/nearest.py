@@ -1,19 +1,19 @@
 """Classification by the nearest class means or the nearest stored features of a frozen encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot, pad
 
-from dietcl.methods.base import Batch, Method, Net, Part, Phase, Segment, Sweep, Term, TimeStep
+from dietcl.methods.base import Net, Part, PlannedMethod, Segment, Sweep, TimeStep
 from dietcl.methods.pieces.store import StoringMethod, vote
 from dietcl.methods.supervised_options import ACMOptions, NCMOptions
 
 SCALE = 10.0  # from cosines to logits, so that losses are comparable
 
 
-class NCM(Method):
+class NCM(PlannedMethod):
     """Nearest class mean by cosine, known as SimpleCIL (Zhou et al. 2023)."""
 
     Config = NCMOptions
@@ -21,11 +21,8 @@ class NCM(Method):
     def setup(self, net: Net) -> None:
         self.sums, self.counts = torch.zeros(0, net.dim), torch.zeros(0)
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        return None if done or not len(step.labeled) else Sweep(name="means", pool="labeled")
-
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
-        return iter(())  # it makes no updates
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        return [Sweep(name="means", pool="labeled")] if len(step.labeled) else []
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
         new = net.classes - len(self.counts)
@@ -60,11 +57,8 @@ class ACM(StoringMethod):
     Config = ACMOptions
     config: ACMOptions
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
-        return None if done or not len(step.labeled) else Sweep(name="features", pool="labeled")
-
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
-        return iter(())  # it makes no updates
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        return [Sweep(name="features", pool="labeled")] if len(step.labeled) else []
 
     def predict(self, net: Net, images: Tensor) -> Tensor:
         return vote(net.features(images, "predict"), self.store, self.config.neighbors, net.classes)

@@ -1,13 +1,13 @@
 """RanPAC: ridge regression on random features of an encoder that the first labels adapt (McDonnell et al. 2023)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dietcl.budget.ledger import Overdraft
-from dietcl.methods.base import Batch, Mix, Net, Phase, Reserve, Segment, Sweep, Term, TimeStep
+from dietcl.methods.base import Mix, Net, Phase, Reserve, Segment, Sweep, TimeStep
 from dietcl.methods.pieces.ridge import Sums, fit, fit_flops, pad_scores, score_shares, to_double
 from dietcl.methods.pieces.store import StoringMethod
 from dietcl.methods.supervised_options import RanPACOptions
@@ -33,20 +33,17 @@ class RanPAC(StoringMethod):
         self.fitted = 0  # number of stored features, those not in the sums, that the head was solved with
         self.weight, self.penalty = torch.zeros(self.config.random_features, 0), 1.0
 
-    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         if not len(step.labeled):
-            return None
+            return []
         rows = len(self.store) + len(step.labeled)
-        flops = self._fit_flops(rows, _held_out(rows), step.seen_classes)
-        flops += 2 * rows * self.dim * self.config.random_features
-        segments: list[Segment] = [Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))]
-        if self.config.adapt and step.is_first:
-            reserve = Reserve(forward=len(step.labeled), flops=flops)
-            segments.insert(0, Phase(name="adapt", mix=Mix(labeled=1), reserve=reserve))
-        return segments[len(done)] if len(done) < len(segments) else None
-
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
-        yield Term("labeled", batch.cross_entropy(net.logits(*batch.supervised)))
+        project = 2 * rows * self.dim * self.config.random_features
+        flops = project + self._fit_flops(rows, _held_out(rows), step.seen_classes)
+        sweep = Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))
+        if not self.config.adapt or not step.is_first:
+            return [sweep]
+        reserve = Reserve(forward=len(step.labeled), flops=flops)
+        return [Phase(name="adapt", mix=Mix(labeled=1), reserve=reserve), sweep]
 
     def end_step(self, net: Net, step: TimeStep) -> None:
         total = len(self.store)

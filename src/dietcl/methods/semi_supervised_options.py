@@ -22,8 +22,7 @@ class DietCLOptions(MethodOptions):
     searched: ClassVar[Search] = Search(option="threshold", shares=(0.6, 0.7, 0.8, 0.9))
 
     threshold: str = "400"
-    """What the joint phase may spend (B): 400 (updates' worth of passes), 80% (of the budget) or auto
-    (cross-validated on the first time steps); the rest goes to the memory."""
+    """Limit of the joint phase (B): 400 (updates' worth of passes), 80% (of the budget) or auto (cross-validated)."""
     alpha: Weight = 50.0
     """Weight of the reconstruction."""
     unlabeled: float = 1 / 3
@@ -88,9 +87,7 @@ class CaSSLeOptions(MethodOptions):
     keeps = "row numbers of all labels; the network of the time step before; projector and predictor"
     cost = "2, and 8/3 after the first time step (teacher 2/3); the classifier 1/3"
 
-    ssl: Annotated[
-        float, Valid(lambda x: 0 <= x < 1, "give a share from 0 and below 1, or no classifier is learned")
-    ] = 0.8
+    ssl: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 that leaves room for the classifier")] = 0.8
     """Share of the budget that is spent on views; the rest goes to the classifier."""
     strength: Weight = 1.0
     """Weight of the distillation (0: fine-tuned Barlow Twins without a teacher)."""
@@ -98,8 +95,8 @@ class CaSSLeOptions(MethodOptions):
     """Weight of the redundancy between features."""
     scale: Factor = 0.1
     """Factor of every Barlow Twins loss."""
-    width: Annotated[int, Valid(lambda n: n >= 1, "give at least one feature")] = 2048
-    """Number of features that the projector makes."""
+    width: Count = 2048
+    """Number of features that the projector returns."""
     classifier: Literal["probe", "fine_tune"] = "probe"
     """probe: the labels train the head alone; fine_tune: the encoder too, at three times the price."""
 
@@ -126,7 +123,7 @@ class DualNetOptions(MethodOptions):
     strategy: Literal["task_free", "task_aware"] = "task_free"
     """task_aware: the loss on this time step's labels is restricted to the classes revealed in it."""
     width: Count = 2048
-    """Number of features that the projector makes."""
+    """Number of features that the projector returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +140,7 @@ class CCICOptions(MethodOptions):
     beta: FromZero = 0.75
     """Parameter of the beta distribution that images are mixed by (0: not mixed)."""
     strength: FromZero = 0.5
-    """Weight of the guesses (0: none are made)."""
+    """Weight of the guesses (0: no guesses)."""
     cross: FromZero = 0.5
     """Weight of separating this time step's unlabeled images from the memory."""
     memory_weight: FromZero = 1.0
@@ -162,8 +159,7 @@ class FixMatchOptions(MethodOptions):
     cost = "1, and 4/3 for an unlabeled image (weak view 1/3)"
 
     unlabeled: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 that leaves room for labels")] = 1 / 3
-    """Share of unlabeled images in a batch (0: balanced replay); the rest is half this time step's labels, half
-    the past's."""
+    """Share of unlabeled images in a batch (0: balanced replay); half of the rest is this time step's labels."""
     threshold: Annotated[float, Valid(lambda x: x >= 0, "give a probability, or more than 1 for no guesses")] = 0.95
     """Learn from a guess of at least this probability (above 1: from none)."""
     strength: Weight = 1.0

@@ -7,9 +7,7 @@ from dietcl.checked_options import Count, Positive, Share, Valid, Weight
 from dietcl.errors import UserError
 from dietcl.methods.method_options import MethodOptions, joint_limits
 
-_MemorySize = Annotated[
-    int | None, Valid(lambda n: n is None or n >= 1, "keep at least one label, or leave the option out to keep all")
-]
+_MemorySize = Annotated[int | None, Valid(lambda n: n is None or n >= 1, "keep at least one label, or leave it out")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class EROptions(MethodOptions):
     cost = "1"
 
     sampling: Literal["uniform", "balanced"] = "balanced"
-    """uniform: the whole batch from all labels so far; balanced: half this time step's, half the past's."""
+    """uniform: the complete batch from all labels so far; balanced: half this time step's, half the past's."""
     memory: _MemorySize = None
     """Keep a reservoir of this many labels of earlier time steps (all by default)."""
     dietcl_flops: bool = False
@@ -99,16 +97,16 @@ class L2POptions(MethodOptions):
     keeps = "row numbers of all labels; prompts and keys; the first encoder if it is trained"
     cost = "4/3 (query 1/3; more in FLOPs by the prompts' tokens, less by the frozen weights)"
 
-    pool: Annotated[int, Valid(lambda n: n >= 1, "give at least one prompt")] = 10
+    pool: Count = 10
     """Prompts in the pool."""
-    length: Annotated[int, Valid(lambda n: n >= 1, "give a prompt at least one token")] = 5
+    length: Count = 5
     """Tokens of a prompt."""
     top: int = 5
     """Prompts selected for an image."""
     strength: Weight = 0.1
     """Weight of pulling the selected keys towards the queries that selected them (0: keys are not trained)."""
     frozen: bool = True
-    """Leave the encoder as it is; otherwise it is trained too, and a copy of the first one makes the queries."""
+    """Leave the encoder as it is; otherwise it is trained too, and a copy of the first one computes the queries."""
     replay: bool = True
     """Draw half of a batch from all labels so far; otherwise only this time step's are learned."""
 

@@ -13,21 +13,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dietcl.errors import UserError
+from dietcl.errors import UserError, reason
 from dietcl.files import write_bytes
 from dietcl.models.network import Network
 
 State = dict[str, Tensor]
 _SUFFIXES = {".safetensors", ".pth", ".pt", ".bin"}
-_ENCODER_POSITIONS = "encoder.vit.pos_embed"
-_DECODER_POSITIONS = "decoder.pos_embed"
+_POSITIONS = ("encoder.vit.pos_embed", "decoder.pos_embed")
 # Marks what has no place in our network: a classifier of other classes and what stands between it and the norm.
 _FOREIGN = "foreign."
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a file was and what of it went into the network."""
+    """The format of a file, and what of it went into the network."""
 
     format: str
     parts: tuple[str, ...]
@@ -42,29 +41,28 @@ class Loaded:
 
 
 def load_weights(network: Network, source: Path | str) -> Loaded:
-    """Load a file or the pretrained weights of a timm name; a head, being of other classes, is left out."""
+    """Load a file or the pretrained weights of a timm name; its head is left out, because it has other classes."""
     found = _read(source)
-    layout = next((layout for layout in _LAYOUTS if layout.marker.search("\n".join(found))), None)
+    layout = next((layout for layout in _LAYOUTS if re.search(layout[1], "\n".join(found), re.MULTILINE)), None)
     if layout is None:
-        raise UserError(
-            f"{source} holds none of the known layouts (dietcl, facebookresearch/mae, HuggingFace vit-mae, timm); "
-            f"it has {_some(list(found)) or 'no tensors'}"
-        )
-    state = layout.rename(found)
-    unwanted = (_FOREIGN, "head.", "modules/", "method/")  # which only a whole model has use for
+        known = "none of the known layouts (dietcl, facebookresearch/mae, HuggingFace vit-mae, timm)"
+        raise UserError(f"{source} holds {known}; it has {_some(list(found)) or 'no tensors'}")
+    name, _, rename = layout
+    state = rename(found)
+    unwanted = (_FOREIGN, "head.", "modules/", "method/")  # only a complete model has use for these
     ignored = sorted(key.removeprefix(_FOREIGN) for key in state if key.startswith(unwanted))
     state = {key: value for key, value in state.items() if not key.startswith(unwanted)}
     interpolated = _fit_positions(network, state)
     _check(network, state, source)
     network.load_state_dict(state, strict=False)
     parts = tuple(part for part in ("encoder", "decoder") if any(key.startswith(part) for key in state))
-    return Loaded(layout.format, parts, interpolated, tuple(ignored))
+    return Loaded(name, parts, interpolated, tuple(ignored))
 
 
 def save_weights(network: Network, path: Path, metadata: Mapping[str, str], half: bool = False) -> None:
-    """Write all weights as safetensors, in half precision if asked; the file appears whole or not at all."""
+    """Write all weights as safetensors, in half precision if asked; the file appears complete or not at all."""
     state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
-    # An empty head says nothing and is not a part that a reader could load.
+    # An empty head is not a part that a reader could load.
     state = {key: value.half() if half else value for key, value in state.items() if value.numel()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, save(state, metadata=dict(metadata)))
@@ -89,7 +87,7 @@ def _read(source: Path | str) -> State:
         try:
             return dict(load_file(path))
         except SafetensorError as error:
-            raise UserError(f"{path} is not a whole safetensors file: {error}") from error
+            raise UserError(f"{path} is not a complete safetensors file: {error}") from error
     return _unpickle(path)
 
 
@@ -99,22 +97,16 @@ def _unpickle(path: Path) -> State:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path} is damaged, or holds Python objects whose loading could run code, and was not loaded: "
-            "save its tensors alone, best as safetensors"
-        ) from error
+        advice = "save its tensors alone, best as safetensors"
+        raise UserError(f"{path} is damaged, or holds objects whose loading could run code: {advice}") from error
     except Exception as error:  # a damaged file of the older format fails in whatever its bytes happen to mean
-        raise UserError(f"{path} is not a whole PyTorch file: {_first_line(error)}") from error
+        raise UserError(f"{path} is not a complete PyTorch file: {reason(error)}") from error
     for name in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__} where a table of weights was expected")
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-
-
-def _ours(state: State) -> State:
-    return state
 
 
 def _from_timm(state: State) -> State:
@@ -152,47 +144,38 @@ def _from_huggingface(state: State) -> State:
         for pattern, replacement in _HUGGINGFACE_NAMES:
             key = re.sub(pattern, replacement, key)
         renamed[key] = value
-    queries = [key for key in renamed if ".attention.attention.query." in key]
-    for query in queries:
+    for query in [key for key in renamed if ".attention.attention.query." in key]:
         rows = [renamed.pop(query.replace(".query.", f".{name}."), None) for name in ("query", "key", "value")]
         joined = query.replace(".attention.attention.query.", ".attn.qkv.")
         try:
             renamed[joined] = torch.cat([row for row in rows if row is not None])
         except RuntimeError as error:
-            raise UserError(f"{joined}: its query, key and value do not fit together: {_first_line(error)}") from error
+            raise UserError(f"{joined}: its query, key and value do not fit together: {reason(error)}") from error
     return renamed
 
 
-@dataclass(frozen=True)
-class _Layout:
-    format: str
-    marker: re.Pattern[str]
-    rename: Callable[[State], State]
-
-
-# The first whose marker is among the names; a masked autoencoder's file has timm's names as well.
-_LAYOUTS = (
-    _Layout("dietcl", re.compile(r"^encoder\.vit\.", re.MULTILINE), _ours),
-    _Layout("HuggingFace", re.compile(r"^(vit\.)?embeddings\.patch_emb", re.MULTILINE), _from_huggingface),
-    _Layout("facebookresearch/mae", re.compile(r"^decoder_embed\.", re.MULTILINE), _from_mae),
-    _Layout("timm", re.compile(r"^patch_embed\.proj\.", re.MULTILINE), _from_timm),
+# Name, marker and renaming; the first match counts, because a masked autoencoder's file has timm's names too.
+_LAYOUTS: tuple[tuple[str, str, Callable[[State], State]], ...] = (
+    ("dietcl", r"^encoder\.vit\.", dict),
+    ("HuggingFace", r"^(vit\.)?embeddings\.patch_emb", _from_huggingface),
+    ("facebookresearch/mae", r"^decoder_embed\.", _from_mae),
+    ("timm", r"^patch_embed\.proj\.", _from_timm),
 )
 
 
 def _fit_positions(network: Network, state: State) -> tuple[str, ...]:
-    own, grid, fitted = network.state_dict(), network.encoder.grid, []
-    if all(key not in state or state[key].shape == own[key].shape for key in (_ENCODER_POSITIONS, _DECODER_POSITIONS)):
-        return ()
-    from dietcl.models.timm_models import resample_positions  # timm takes seconds to import
-
-    for key in (_ENCODER_POSITIONS, _DECODER_POSITIONS):
-        if key not in state or state[key].shape == own[key].shape:
+    """Resample the position tables of another image size; `_check` reports what is not a square table of this width."""
+    fitted = []
+    for key in _POSITIONS:
+        own, table = network.state_dict()[key], state.get(key)
+        if table is None or table.shape == own.shape or table.dim() != 3 or table.shape[-1] != own.shape[-1]:
             continue
-        prefix = own[key].shape[1] - network.encoder.num_patches
-        patches = state[key].shape[1] - prefix if state[key].dim() == 3 else 0
-        # What is no square table of the right width is left for the check to name.
-        if state[key].shape[-1] == own[key].shape[-1] and patches > 0 and math.isqrt(patches) ** 2 == patches:
-            state[key] = resample_positions(state[key], grid, prefix)
+        prefix = own.shape[1] - network.encoder.num_patches
+        patches = table.shape[1] - prefix
+        if patches > 0 and math.isqrt(patches) ** 2 == patches:
+            from dietcl.models.timm_models import resample_positions  # timm takes seconds to import
+
+            state[key] = resample_positions(table, network.encoder.grid, prefix)
             fitted.append(key)
     return tuple(fitted)
 
@@ -203,10 +186,8 @@ def _check(network: Network, state: State, source: Path | str) -> None:
     # In the network's order, which has the encoder first: a wrong encoder spoils the decoder's shapes too.
     for key, value in own.items():
         if key in state and state[key].shape != value.shape:
-            raise UserError(
-                f"{source}: {key} has shape {list(state[key].shape)} where the network has {list(value.shape)}: "
-                + _advice(key, state)
-            )
+            shapes = f"has shape {list(state[key].shape)} where the network has {list(value.shape)}"
+            raise UserError(f"{source}: {key} {shapes}: {_advice(key, state)}")
     if extra := [key for key in state if key not in own]:
         raise UserError(f"{source}: the network has no place for {_some(extra)}: {_advice(extra[0], state)}")
     parts = {key.split(".")[0] for key in state}
@@ -216,24 +197,19 @@ def _check(network: Network, state: State, source: Path | str) -> None:
         raise UserError(f"{source} holds no encoder: give a file that has one")
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _advice(key: str, state: State) -> str:
-    part = key.split(".")[0]
-    if part not in ("encoder", "decoder"):
+    if not key.startswith(("encoder.", "decoder.")):
         return "unknown names"
     if key == "encoder.vit.norm.weight":
-        return "it was made to pool before its norm, as some classifiers are; give the pre-trained file instead"
-    prefix = "decoder." if part == "decoder" else "encoder.vit."
+        return "it pools before its norm, as some classifiers do; give the pre-trained file instead"
+    prefix = "decoder." if key.startswith("decoder.") else "encoder.vit."
     width = state.get(f"{prefix}norm.weight")
     blocks = {name.split(".blocks.")[1].split(".")[0] for name in state if name.startswith(f"{prefix}blocks.")}
     size = f"width {'unknown' if width is None else len(width)} and {len(blocks)} blocks"
-    if part == "decoder":
+    if prefix == "decoder.":
         return f"set decoder_dim and decoder_depth to those of the file ({size}), or the encoder if patches differ"
-    return f"set encoder to the model that the file was made with ({size})"
+    return f"set encoder to the model that wrote the file ({size})"

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dietcl.models.encoder import position_table
+from dietcl.models.encoder import Encoder, position_table
+from dietcl.models.presets import ModelConfig
 from dietcl.models.small_vit import Block
 
 _EPSILON = 1e-6
@@ -14,17 +15,15 @@ class Decoder(nn.Module):
 
     pos_embed: Tensor
 
-    def __init__(
-        self, *, encoder_dim: int, dim: int, depth: int, heads: int, patch: int, grid: int, channels: int = 3
-    ) -> None:
+    def __init__(self, config: ModelConfig, encoder: Encoder) -> None:
         super().__init__()
-        self.num_patches = grid**2
-        self.embed = nn.Linear(encoder_dim, dim)
+        dim, self.num_patches = config.decoder_dim, encoder.num_patches
+        self.embed = nn.Linear(encoder.dim, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim).normal_(std=0.02))
-        self.register_buffer("pos_embed", position_table(dim, grid))
-        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
+        self.register_buffer("pos_embed", position_table(dim, encoder.grid))
+        self.blocks = nn.Sequential(*(Block(dim, config.decoder_heads) for _ in range(config.decoder_depth)))
         self.norm = nn.LayerNorm(dim, eps=_EPSILON)
-        self.pred = nn.Linear(dim, patch**2 * channels)
+        self.pred = nn.Linear(dim, 3 * encoder.patch**2)
 
     def forward(self, tokens_BND: Tensor, keep_BK: Tensor) -> Tensor:
         """Return predictions [B, patches, values] from the class token and the tokens of patches `keep_BK`."""

@@ -25,23 +25,21 @@ class Encoder(nn.Module):
         self.grid: int = self.vit.patch_embed.grid_size[0]
         self.num_patches: int = self.grid**2
         if image_size % self.patch:
-            raise UserError(
-                f"--image-size {image_size}: not a multiple of the patch size {self.patch} of {name}; "
-                f"choose {max(1, self.grid) * self.patch} or {(max(1, self.grid) + 1) * self.patch}"
-            )
-        table_1ND = position_table(self.dim, self.grid)
+            size = max(1, self.grid) * self.patch
+            advice = f"not a multiple of the patch size {self.patch} of {name}; choose {size} or {size + self.patch}"
+            raise UserError(f"--image-size {image_size}: {advice}")
         with torch.no_grad():
-            positions = self._tables()[1]
-            positions.copy_(table_1ND[:, -positions.shape[1] :])
+            self.vit.pos_embed.copy_(position_table(self.dim, self.grid)[:, -self.vit.pos_embed.shape[1] :])
 
     def forward(self, images_BCHW: Tensor, keep_BK: Tensor | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
         """Return the tokens of the images, of which only the patches `keep_BK` are computed if it is given."""
-        tokens_BND: Tensor = self.vit.norm(self.vit.blocks(self._embed(images_BCHW, keep_BK, prompts_BPD)))
+        tokens = self.vit.norm_pre(self._embed(images_BCHW, keep_BK, prompts_BPD))
+        tokens_BND: Tensor = self.vit.norm(self.vit.blocks(tokens))
         return tokens_BND
 
     def stages(self, images_BCHW: Tensor, count: int) -> list[Tensor]:
         """Return normed patch tokens as maps [B, dim, grid, grid] after each of `count` equal parts of the blocks."""
-        tokens = self._embed(images_BCHW)
+        tokens = self.vit.norm_pre(self._embed(images_BCHW))
         ends = {round(self.depth * (i + 1) / count) for i in range(count)}
         maps = []
         for number, block in enumerate(self.vit.blocks, start=1):
@@ -52,23 +50,14 @@ class Encoder(nn.Module):
         return maps
 
     def _embed(self, images_BCHW: Tensor, keep_BK: Tensor | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
-        cls_11D, positions_1PD = self._tables()
+        cls_11D, positions_1PD = self.vit.cls_token, self.vit.pos_embed
         if not self.vit.no_embed_class:
             cls_11D, positions_1PD = cls_11D + positions_1PD[:, :1], positions_1PD[:, 1:]
         patches = self.vit.patch_embed(images_BCHW) + positions_1PD
         if keep_BK is not None:
             patches = patches.gather(1, keep_BK.unsqueeze(-1).expand(-1, -1, self.dim))
         prompts = [] if prompts_BPD is None else [prompts_BPD]
-        tokens_BND: Tensor = self.vit.norm_pre(
-            torch.cat([cls_11D.expand(len(patches), -1, -1), *prompts, patches], dim=1)
-        )
-        return tokens_BND
-
-    def _tables(self) -> tuple[Tensor, Tensor]:
-        # Both are optional to timm; encoders without them were refused by the constructor.
-        assert self.vit.cls_token is not None
-        assert self.vit.pos_embed is not None
-        return self.vit.cls_token, self.vit.pos_embed
+        return torch.cat([cls_11D.expand(len(patches), -1, -1), *prompts, patches], dim=1)
 
 
 def position_table(dim: int, grid: int) -> Tensor:
@@ -78,11 +67,8 @@ def position_table(dim: int, grid: int) -> Tensor:
     frequencies = 10_000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     rows, columns = torch.meshgrid(torch.arange(grid), torch.arange(grid), indexing="ij")
     # Columns fill the first half: published decoders were trained with that order.
-    halves = []
-    for coordinate in (columns, rows):
-        angles = coordinate.flatten().to(torch.float64).outer(frequencies)
-        halves += [angles.sin(), angles.cos()]
-    patches_PD = torch.cat(halves, dim=1)
+    angles = [coordinate.flatten().to(torch.float64).outer(frequencies) for coordinate in (columns, rows)]
+    patches_PD = torch.cat([half for angle in angles for half in (angle.sin(), angle.cos())], dim=1)
     return torch.cat([torch.zeros_like(patches_PD[:1]), patches_PD]).to(torch.float32).unsqueeze(0)
 
 

@@ -6,10 +6,7 @@ from torch.nn import functional as F
 
 
 class GrowingHead(nn.Module):
-    """A linear layer that starts without classes; growing keeps existing rows bit for bit.
-
-    With a cosine scale, logits are that many times the cosine between features and rows, and the bias is left out.
-    """
+    """A linear layer that starts without classes; with a cosine scale, logits are scaled cosines without a bias."""
 
     def __init__(self, dim: int, cosine_scale: float | None = None) -> None:
         super().__init__()
@@ -24,13 +21,12 @@ class GrowingHead(nn.Module):
         return len(self.bias)
 
     def grow(self, classes: int, generator: torch.Generator) -> None:
-        """Grow to this many classes; the parameters are replaced by new ones."""
-        new = classes - self.classes
-        if new < 0:
-            raise ValueError(f"a head of {self.classes} classes cannot shrink to {classes}")
-        if new == 0:
+        """Grow to this many classes; new parameters replace the old ones, whose rows are kept bit for bit."""
+        if classes == self.classes:
             return
-        rows = torch.rand(new, self.dim + 1, generator=generator, device=generator.device)
+        if classes < self.classes:
+            raise ValueError(f"a head of {self.classes} classes cannot shrink to {classes}")
+        rows = torch.rand(classes - self.classes, self.dim + 1, generator=generator, device=generator.device)
         rows = ((2 * rows - 1) / self.dim**0.5).to(self.weight)
         with torch.no_grad():
             self.weight = nn.Parameter(torch.cat([self.weight, rows[:, :-1]]))

@@ -1,7 +1,7 @@
 """The metered network: the only way to run the network, charging the ledger before every run."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,10 +23,7 @@ class Unmetered(RuntimeError):
 
 
 class Net:
-    """What a method sees of the network; every call is charged before it computes.
-
-    Calls "with gradient" are charged and run without one where torch records none, as in `predict`.
-    """
+    """What a method sees of the network; charges for every call first, without gradient where torch records none."""
 
     def __init__(
         self,
@@ -37,14 +34,14 @@ class Net:
         notify: Callable[[str], None],
         precision: torch.dtype = torch.float32,
     ) -> None:
-        self._network = network
-        self._ledger = ledger
-        self._seed = seed
-        self._initial = initial
+        self._network, self._ledger, self._seed, self._initial = network, ledger, seed, initial
         self.notify = notify
         """Shows the user a sentence."""
-        self._precision = precision
-        self._paid = False
+        self.dim = network.encoder.dim
+        """Number of features of an image."""
+        self.grid = network.encoder.grid, network.encoder.patch
+        """Patches along one side of an image, and pixels along one side of a patch."""
+        self._precision, self._paid = precision, False
         self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
         self._guard(network)
 
@@ -53,22 +50,10 @@ class Net:
         """Number of classes revealed so far."""
         return self._network.head.classes
 
-    @property
-    def dim(self) -> int:
-        """Number of features of an image."""
-        return self._network.encoder.dim
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Patches along one side of an image, and pixels along one side of a patch."""
-        return self._network.encoder.grid, self._network.encoder.patch
-
     def relative_flops(self, operation: Operation) -> float:
         """Return the FLOPs of an operation for one image over those of a pass."""
         cost = self._ledger.cost
         return cost.flops(operation, self.classes) / cost.pass_flops(self.classes)
-
-    # Runs with gradient.
 
     def logits(self, *parts: Part) -> list[Tensor]:
         """Return each part's logits with gradient, computed in one forward."""
@@ -84,36 +69,31 @@ class Net:
 
     def encode(self, images: Tensor, purpose: str) -> Tensor:
         """Return features with gradient, at the price of logits."""
-        self._charge(purpose, "train", "forward", images)
-        with self._running():
+        with self._charged(purpose, "forward", images, with_grad="train"):
             return _full(self._network.features(images))
 
     def classify(self, features: Tensor, purpose: str) -> Tensor:
         """Return the logits of given features with gradient; `encode` does not pay for this head."""
-        self._charge(purpose, "head_train", "head_forward", features)
-        with self._running():
+        with self._charged(purpose, "head_forward", features, with_grad="head_train"):
             return _full(self._network.logits_of(features))
 
     def stages(self, images: Tensor, count: int, purpose: str) -> list[Tensor]:
         """Return maps of features [B, dim, grid, grid] with gradient from `count` depths of the encoder."""
-        self._charge(purpose, "train", "forward", images)
-        with self._running():
+        with self._charged(purpose, "forward", images, with_grad="train"):
             return [_full(stage) for stage in self._network.stages(images, count)]
 
     def prompted(self, images: Tensor, prompts_BPD: Tensor, purpose: str, frozen: bool) -> Tensor:
         """Return the mean output token of the prompts, with gradient: for the prompts alone if frozen."""
-        number = prompts_BPD.shape[1]
-        self._charge(purpose, "prompt" if frozen else "prompt_train", "prompt_forward", images, number)
+        operation: Operation = "prompt" if frozen else "prompt_train"
         weights = self.weights(live=False) if frozen else None
-        with self._running():
+        with self._charged(purpose, "prompt_forward", images, with_grad=operation, prompts=prompts_BPD.shape[1]):
             return _full(self._network.prompted(images, prompts_BPD, weights))
 
     def reconstruct(self, part: Part, key: tuple[int | str, ...]) -> Tensor:
         """Return the mean reconstruction loss with gradient, under masks drawn by the key."""
         self._ledger.charge("reconstruct", "reconstruct", len(part))
         with self._running():
-            generator = torch_generator(part.images.device, *key, "mask")
-            losses, _, _ = self._network.reconstruct(part.images, generator)
+            losses, *_ = self._network.reconstruct(part.images, torch_generator(part.images.device, *key, "mask"))
         return _full(losses).mean()
 
     def run(self, module: nn.Module, *inputs: Tensor, purpose: str, weights: Weights | None = None) -> Any:
@@ -127,34 +107,26 @@ class Net:
                 output = module(*inputs) if weights is None else functional_call(module, dict(weights), inputs)
         return tuple(map(_full, output)) if isinstance(output, tuple) else _full(output)
 
-    # Runs without gradient.
-
     def features(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
         """Return features without gradient, of the network or under other weights of it."""
-        self._ledger.charge(purpose, "forward", len(images))
-        with self._running(), torch.no_grad():
+        with self._charged(purpose, "forward", images):
             return _full(self._network.features(images, weights))
 
     def scores(self, images: Tensor, purpose: str = "predict", weights: Weights | None = None) -> Tensor:
         """Return logits without gradient, of the network or under other weights of it."""
-        self._ledger.charge(purpose, "forward", len(images))
-        with self._running(), torch.no_grad():
+        with self._charged(purpose, "forward", images):
             return _full(self._network.logits_of(self._network.features(images, weights), weights))
 
     def query(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
         """Return class tokens without gradient, of the network or under other weights of it."""
-        self._ledger.charge(purpose, "forward", len(images))
-        with self._running(), torch.no_grad():
+        with self._charged(purpose, "forward", images):
             return _full(self._network.query(images, weights))
 
     def reconstructions(self, images: Tensor, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
         """Return predicted patches and masks without gradient."""
-        self._ledger.charge("reconstruct", "reconstruct_forward", len(images))
-        with self._running(), torch.no_grad():
+        with self._charged("reconstruct", "reconstruct_forward", images):
             _, patches, mask = self._network.reconstruct(images, torch_generator(images.device, *key, "mask"))
         return _full(patches), mask
-
-    # Gradients as a measure of importance.
 
     def gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
         """Return the gradient in every weight of a loss of a part's logits."""
@@ -170,15 +142,10 @@ class Net:
                 sums[name] += gradient.square()
         return sums
 
-    # Weights.
-
     def weights(self, live: bool = True) -> dict[str, Tensor]:
         """Return the weights of encoder and head by name: live ones have a gradient, others are detached."""
-        return {
-            name: value if live else value.detach()
-            for name, value in self._network.named_parameters()
-            if value.requires_grad and not name.startswith("decoder.")
-        }
+        found = {name: value for name, value in self._network.named_parameters() if not name.startswith("decoder.")}
+        return {name: value if live else value.detach() for name, value in found.items() if value.requires_grad}
 
     def copy(self) -> dict[str, Tensor]:
         """Return a copy of the weights of encoder and head, as for a teacher."""
@@ -210,25 +177,29 @@ class Net:
         """The device of the network."""
         return self._network.head.weight.device
 
-    # Charges.
-
     def charge(self, purpose: str, flops: float) -> None:
         """Charge for work outside of modules, such as a matrix product in a loss."""
         self._ledger.charge_flops(purpose, "module", flops)
 
     def pay(self, purpose: str, flops: float) -> bool:
         """Charge for optional work, such as a closed-form solve; returns False if it exceeds the budget."""
-        try:
+        with suppress(Overdraft):
             self._ledger.charge_flops(purpose, "solve", flops)
-        except Overdraft:
-            return False
-        return True
+            return True
+        return False
 
-    def _charge(self, purpose: str, with_grad: Operation, without: Operation, images: Tensor, prompts: int = 0) -> None:
-        if torch.is_grad_enabled() and self._ledger.is_free:
+    @contextmanager
+    def _charged(
+        self, purpose: str, without: Operation, rows: Tensor, with_grad: Operation | None = None, prompts: int = 0
+    ) -> Iterator[None]:
+        """Charge for a run and allow it, with gradient if `with_grad` is given and torch records gradients."""
+        operation = with_grad if with_grad and torch.is_grad_enabled() else without
+        has_grad = operation == with_grad
+        if has_grad and self._ledger.is_free:
             raise Unmetered("evaluation is free and must not compute gradients; leave torch's gradients off in predict")
-        operation = with_grad if torch.is_grad_enabled() else without
-        self._ledger.charge(purpose, operation, len(images), prompts=prompts)
+        self._ledger.charge(purpose, operation, len(rows), prompts=prompts)
+        with self._running(), torch.set_grad_enabled(has_grad):
+            yield
 
     def _gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
         weights = self.weights()
@@ -248,10 +219,7 @@ class Net:
             state = {name: torch.empty_like(value, device="meta") for name, value in module.state_dict().items()}
             for name, value in module.named_parameters():
                 state[name].requires_grad_(value.requires_grad)
-            rows = tuple(
-                torch.empty(1, *value.shape[1:], device="meta", dtype=value.dtype, requires_grad=value.requires_grad)
-                for value in inputs
-            )
+            rows = tuple(v.new_empty(1, *v.shape[1:], device="meta", requires_grad=v.requires_grad) for v in inputs)
 
             def run() -> Tensor:
                 output = functional_call(module, state, rows)
@@ -263,9 +231,9 @@ class Net:
         return known[key]
 
     def _guard(self, module: nn.Module) -> None:
+        """Let no module with weights run without a charge."""
         for part in module.modules():
-            # Every module with weights is guarded, so that no part of the network runs without a charge.
-            if any(True for _ in part.parameters(recurse=False)):
+            if list(part.parameters(recurse=False)):
                 part.register_forward_pre_hook(self._refuse_unpaid)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The whole network and its initial weights."""
+"""The complete network and its initial weights."""
 
 from collections.abc import Mapping
 
@@ -27,19 +27,10 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config.encoder, config.image_size)
-        self.decoder = Decoder(
-            encoder_dim=self.encoder.dim,
-            dim=config.decoder_dim,
-            depth=config.decoder_depth,
-            heads=config.decoder_heads,
-            patch=self.encoder.patch,
-            grid=self.encoder.grid,
-        )
+        self.decoder = Decoder(config, self.encoder)
         if self.kept_patches < 1:
-            raise UserError(
-                f"--mask-ratio {config.mask_ratio}: leaves none of the {self.encoder.num_patches} patches visible at "
-                f"--image-size {config.image_size}; lower the ratio or take larger images"
-            )
+            fault = f"leaves none of the {self.encoder.num_patches} patches visible at --image-size {config.image_size}"
+            raise UserError(f"--mask-ratio {config.mask_ratio}: {fault}; lower the ratio or take larger images")
         self.head = GrowingHead(self.encoder.dim)
         # Images are standardized in one way; pre-trained encoders expect the statistics of their own data.
         mean, std = (torch.tensor(values)[:, None, None] for values in self.encoder.pixel_statistics)
@@ -71,10 +62,7 @@ class Network(nn.Module):
 
     def logits_of(self, features_BD: Tensor, weights: Weights | None = None) -> Tensor:
         """Return the logits of all classes so far, or of those of the given weights."""
-        if weights is None:
-            logits_BC: Tensor = self.head(features_BD)
-            return logits_BC
-        return functional_call(self.head, _of("head", weights), (features_BD,))  # type: ignore[no-any-return]
+        return self._run("head", weights, features_BD)
 
     def reconstruct(self, images_BCHW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return each image's loss [B], predictions [B, patches, values] and mask [B, patches], true if hidden."""
@@ -93,12 +81,12 @@ class Network(nn.Module):
 
     def _tokens(self, images_BCHW: Tensor, weights: Weights | None = None, prompts_BPD: Tensor | None = None) -> Tensor:
         """Return normed tokens: class token, prompts if any, patches."""
-        images_BCHW = self._as_pretrained(images_BCHW)
-        if weights is None:
-            tokens_BND: Tensor = self.encoder(images_BCHW, prompts_BPD=prompts_BPD)
-            return tokens_BND
-        inputs = (images_BCHW, None, prompts_BPD)
-        return functional_call(self.encoder, _of("encoder", weights), inputs)  # type: ignore[no-any-return]
+        return self._run("encoder", weights, self._as_pretrained(images_BCHW), None, prompts_BPD)
+
+    def _run(self, part: str, weights: Weights | None, *inputs: Tensor | None) -> Tensor:
+        module = self.get_submodule(part)
+        output: Tensor = module(*inputs) if weights is None else functional_call(module, below(part, weights), inputs)
+        return output
 
     def _as_pretrained(self, images_BCHW: Tensor) -> Tensor:
         return images_BCHW * self.pixel_scale + self.pixel_shift
@@ -106,12 +94,10 @@ class Network(nn.Module):
 
 def build_network(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Network:
     """Return a network whose initial weights depend on the config and the seed alone."""
-    target = torch.device(device)
     # Weights are drawn on the CPU, so that every device starts from the same ones; meta has none to draw.
-    initial_device = target if target.type == "meta" else torch.device("cpu")
-    with rng.seeded(seed, "initial weights"), initial_device:
+    with rng.seeded(seed, "initial weights"), torch.device("meta" if str(device) == "meta" else "cpu"):
         network = Network(config)
-    return network.to(target)
+    return network.to(device)
 
 
 def random_keep(batch: int, patches: int, keep: int, generator: torch.Generator) -> Tensor:
@@ -126,7 +112,8 @@ def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
     return mask_BP.scatter(1, keep_BK, False)
 
 
-def _of(part: str, weights: Weights) -> dict[str, Tensor]:
+def below(part: str, weights: Weights) -> dict[str, Tensor]:
+    """Return the weights of a part by their names in it."""
     prefix = f"{part}."
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 

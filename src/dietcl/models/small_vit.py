@@ -1,5 +1,7 @@
 """The transformer of the built-in encoders: timm's, weight by weight, without the seconds that timm takes to import."""
 
+from collections import OrderedDict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,20 +27,6 @@ class Attention(nn.Module):
         return out_BND
 
 
-class Mlp(nn.Module):
-    """Two linear layers, four times as wide between them."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, 4 * dim)
-        self.fc2 = nn.Linear(4 * dim, dim)
-
-    def forward(self, tokens_BND: Tensor) -> Tensor:
-        """Return every token transformed by itself."""
-        out_BND: Tensor = self.fc2(F.gelu(self.fc1(tokens_BND)))
-        return out_BND
-
-
 class Block(nn.Module):
     """A transformer block that norms first."""
 
@@ -47,7 +35,8 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(dim, eps=_EPSILON)
         self.attn = Attention(dim, heads)
         self.norm2 = nn.LayerNorm(dim, eps=_EPSILON)
-        self.mlp = Mlp(dim)
+        layers = OrderedDict(fc1=nn.Linear(dim, 4 * dim), act=nn.GELU(), fc2=nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(layers)
 
     def forward(self, tokens_BND: Tensor) -> Tensor:
         """Return the tokens after attention and MLP, each added to what came in."""

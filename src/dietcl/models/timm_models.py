@@ -40,10 +40,8 @@ def check_timm_name(name: str) -> None:
 def build_plain_vit(name: str, image_size: int) -> VisionTransformer:
     """Build a plain vision transformer of timm for images of this size."""
     _plain_model(name)
-    # Without a pooling timm puts its norm before the pool, where we want it, and makes no norm after it.
-    vit = timm.create_model(
-        name, pretrained=False, num_classes=0, global_pool="", img_size=image_size, dynamic_img_size=False
-    )
+    # Without pooling, timm has its norm before the pool, where we want it, and none after it.
+    vit = timm.create_model(name, num_classes=0, global_pool="", img_size=image_size, dynamic_img_size=False)
     assert isinstance(vit, VisionTransformer)
     if isinstance(vit.norm, nn.Identity):
         raise UserError(f"{name} has no norm after its blocks, so it cannot be used as an encoder")
@@ -62,13 +60,8 @@ def _plain_model(name: str) -> VisionTransformer:
     check_timm_name(name)
     # On the meta device a model of any size is built quickly and without memory.
     with torch.device("meta"):
-        model = timm.create_model(name, pretrained=False)
-    parts = {
-        "patch_embed": "patch embedding",
-        "pos_embed": "absolute position table",
-        "cls_token": "class token",
-        "blocks": "list of blocks",
-    }
+        model = timm.create_model(name)
+    parts = {"patch_embed": "patch embedding", "pos_embed": "absolute position table", "cls_token": "class token"}
     missing = [what for part, what in parts.items() if getattr(model, part, None) is None]
     if missing:
         raise UserError(f"{name} has no {', no '.join(missing)}: choose a plain ViT as the encoder")
@@ -111,18 +104,14 @@ def download_weights(name: str) -> dict[str, Tensor]:
 def _no_retries() -> Iterator[None]:
     """Use the cache of the Hugging Face client alone if its server is unreachable; it would retry for a minute."""
     before = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = before or not _is_reachable(getproxies().get("https", hub.ENDPOINT))
+    try:
+        address = urlsplit(getproxies().get("https", hub.ENDPOINT))
+        if not before:
+            port = address.port or (443 if address.scheme == "https" else 80)
+            socket.create_connection((address.hostname or "", port), timeout=3).close()
+    except (OSError, ValueError):
+        hub.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         hub.HF_HUB_OFFLINE = before
-
-
-def _is_reachable(url: str) -> bool:
-    address = urlsplit(url)
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((address.hostname or "", port), timeout=3).close()
-    except (OSError, ValueError):
-        return False
-    return True

@@ -1,7 +1,6 @@
 """Linear classifiers solved in closed form, with the penalty chosen on held-out labels."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,10 +20,7 @@ class Solution:
 
 
 def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
-    """Fit one-hot targets by ridge regression on standardized features and a constant.
-
-    Every penalty comes from one factorization; the one with the least leave-one-out error is taken.
-    """
+    """Fit one-hot targets on standardized features and a constant, with the penalty of least leave-one-out error."""
     x = to_double(features)
     y = torch.nn.functional.one_hot(labels, classes).to(x)
     mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6
@@ -34,9 +30,8 @@ def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
     penalty, least = PENALTIES[0], torch.inf
     for candidate in PENALTIES:
         shrunk = s**2 / (s**2 + candidate)
-        fitted = u @ (shrunk[:, None] * projected)
         leverage = (u**2 * shrunk).sum(1, keepdim=True)
-        error = float((((y - fitted) / (1 - leverage)) ** 2).mean())
+        error = float((((y - u @ (shrunk[:, None] * projected)) / (1 - leverage)) ** 2).mean())
         if error < least:
             least, penalty = error, candidate
     best = vh.T @ ((s / (s**2 + penalty))[:, None] * projected)
@@ -58,11 +53,11 @@ class Sums:
     gram: Tensor
     cross: Tensor
 
-    def add(self, rows: Tensor, targets: Tensor) -> Self:
+    def add(self, rows: Tensor, targets: Tensor) -> "Sums":
         """Return the sums with more rows added, whose targets may have more classes."""
         cross = rows.T @ targets
         cross[:, : self.cross.shape[1]] += self.cross.to(cross)
-        return replace(self, gram=self.gram.to(rows) + rows.T @ rows, cross=cross)
+        return Sums(self.gram.to(rows) + rows.T @ rows, cross)
 
 
 @dataclass(frozen=True)
@@ -74,16 +69,11 @@ class Fit:
     sums: Sums | None
 
 
-def fit(
-    rows: Tensor, targets: Tensor, past: Sums | None, penalty: float | None, held_out: int, precision: float
-) -> Fit:
-    """Fit rows and the sums of earlier ones; without a penalty, the last rows are held out to choose one.
-
-    Without sums and with fewer rows than features, the problem is solved for a weight of every row.
-    """
+def fit(rows: Tensor, targets: Tensor, past: Sums | None, penalty: float | None, held_out: int, eps: float) -> Fit:
+    """Fit rows and the sums of earlier ones; without a penalty, the last rows are held out to choose one."""
     rest, last = slice(0, len(rows) - held_out), slice(len(rows) - held_out, len(rows))
     sums = None
-    if is_dual(len(rows), rows.shape[1], past is not None):
+    if _is_dual(len(rows), rows.shape[1], past is not None):
         matrix, right = rows @ rows.T, targets
         problem = matrix[rest, rest], targets[rest], matrix[last, rest]
     else:
@@ -91,7 +81,7 @@ def fit(
         sums = before.add(rows[last], targets[last])
         matrix, right = sums.gram, sums.cross
         problem = before.gram, before.cross, rows[last]
-    least = precision * float(matrix.trace())  # a smaller penalty is lost in rounding
+    least = eps * float(matrix.trace())  # a smaller penalty is lost in rounding
     if penalty is None:
         penalty = choose(*problem, targets[last], least)
     solution = shrink(matrix, right, max(penalty, least))
@@ -100,29 +90,24 @@ def fit(
 
 def fit_flops(rows: int, features: int, has_past: bool, held_out: int, classes: int) -> float:
     """Return about what `fit` computes, with a choice if any rows are held out."""
-    dual = is_dual(rows, features, has_past)
+    dual = _is_dual(rows, features, has_past)
     size = rows if dual else features
     chosen = choose_flops(size - held_out * dual, held_out, classes) if held_out else 0.0
     return 2 * rows * features * (size + classes) + chosen + shrink_flops(size, classes)
 
 
-def is_dual(rows: int, features: int, has_past: bool) -> bool:
-    """Tell whether solving for a weight of every row is cheaper: while there are fewer rows than features."""
+def _is_dual(rows: int, features: int, has_past: bool) -> bool:
+    """Return whether to solve for a weight of every row, which is cheaper with fewer rows than features."""
     return not has_past and rows < features
 
 
 def choose(matrix: Tensor, targets: Tensor, held_out: Tensor, truth: Tensor, least: float = 0.0) -> float:
-    """Return the penalty whose solution, held_out @ shrink(matrix, targets, penalty), comes nearest to the truth.
-
-    One decomposition of the symmetric matrix serves all penalties; those below `least` are raised to it.
-    """
+    """Return the penalty whose scores, held_out @ shrink(matrix, targets, penalty), are nearest to the truth."""
     values, vectors = torch.linalg.eigh(matrix)
     rotated, seen = vectors.T @ targets, held_out @ vectors
-    errors = []
-    for penalty in WIDE_PENALTIES:
-        shrunk = seen / (values.clamp(min=0) + max(penalty, least))
-        errors.append((shrunk @ rotated - truth).square().mean())
-    return WIDE_PENALTIES[int(torch.stack(errors).argmin())]
+    shrunk = (seen / (values.clamp(min=0) + max(penalty, least)) for penalty in WIDE_PENALTIES)
+    errors = torch.stack([(rows @ rotated - truth).square().mean() for rows in shrunk])
+    return WIDE_PENALTIES[int(errors.argmin())]
 
 
 def choose_flops(size: int, held_out: int, classes: int) -> float:
@@ -144,18 +129,15 @@ def shrink_flops(size: int, classes: int) -> float:
 
 def pad_scores(scores: Tensor, classes: int) -> Tensor:
     """Return scores of all classes; those that are missing get a score below all others."""
-    known = scores.shape[1]
-    if not known:
+    if not scores.shape[1]:
         return scores.new_zeros(len(scores), classes)
     low = scores.amin(1, keepdim=True) - 10
-    return torch.cat([scores, low.expand(-1, classes - known)], dim=1)
+    return torch.cat([scores, low.expand(-1, classes - scores.shape[1])], dim=1)
 
 
 def score_shares(scores: Tensor) -> Tensor:
-    """Return scores fitted to one-hot targets as shares of 1 in the same order; scores below 0 get next to nothing.
-
-    A softmax would return almost equal shares, because the scores lie between 0 and 1.
-    """
+    """Return scores fitted to one-hot targets as shares of 1 in the same order; scores below 0 get next to nothing."""
+    # A softmax alone would return almost equal shares, because the scores are between 0 and 1.
     shares = scores.clamp(min=0) + _LEAST_SHARE * scores.softmax(1)
     return shares / shares.sum(1, keepdim=True)
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dietcl.methods.base import Method, Net, Part, Sweep
+from dietcl.methods.base import Net, Part, PlannedMethod, Sweep
 
 CHUNK = 65_536  # stored features compared at a time
 
@@ -57,7 +57,7 @@ class Store:
         self.rows, self.labels, self.values = state["rows"].cpu(), state["labels"], state["values"]
 
 
-class StoringMethod(Method):
+class StoringMethod(PlannedMethod):
     """A method whose sweeps store a value of every image: its features, unless `gather` is overridden."""
 
     def __init__(self, config: Any) -> None:
@@ -77,7 +77,7 @@ class StoringMethod(Method):
         self.store.load_state(state)
 
 
-class TaughtMethod(Method):
+class TaughtMethod(PlannedMethod):
     """A method with a teacher: weights of an earlier network, to be passed to `net.scores` or `net.features`."""
 
     def __init__(self, config: Any) -> None:
@@ -92,20 +92,17 @@ class TaughtMethod(Method):
 
 
 def vote(features: Tensor, store: Store, neighbors: int, classes: int) -> Tensor:
-    """Return the logarithm of each class's share of the votes of the nearest stored features, by cosine.
-
-    Among equal votes the nearer neighbor decides; a uniform vote of weight one keeps the logarithm finite.
-    """
+    """Return the logarithm of each class's share of the votes of the nearest stored features, by cosine."""
     query = F.normalize(features)
     near = query.new_zeros(len(query), 0)
     labels = torch.zeros(len(query), 0, dtype=torch.int64, device=query.device)
     for start in range(0, len(store), CHUNK):
         part = slice(start, start + CHUNK)
-        similarity = query @ F.normalize(store.values[part].to(query)).T
-        near = torch.cat([near, similarity], dim=1)
+        near = torch.cat([near, query @ F.normalize(store.values[part].to(query)).T], dim=1)
         labels = torch.cat([labels, store.labels[part].expand(len(query), -1)], dim=1)
         near, order = near.topk(min(neighbors, near.shape[1]), dim=1)
         labels = labels.gather(1, order)
+    # A uniform vote of weight one keeps the logarithm finite.
     votes = query.new_full((len(query), classes), 1 / max(1, classes))
     votes.scatter_add_(1, labels, torch.ones_like(labels, dtype=query.dtype))
     if labels.shape[1]:
