@@ -12,17 +12,17 @@ from dietcl.errors import UserError
 from dietcl.models import timm_models
 from dietcl.models.decoder import (
     hide,
+    mask_of,
     normalized_targets,
     paint,
     patchify,
     reconstruction_loss,
     unpatchify,
 )
-from dietcl.models.encoder import Encoder, position_table
+from dietcl.models.encoder import Block, Encoder, SmallViT, position_table
 from dietcl.models.head import GrowingHead
-from dietcl.models.network import Network, build_network, mask_of, random_keep
+from dietcl.models.network import Network, build_network, random_keep
 from dietcl.models.presets import MODELS, ModelConfig
-from dietcl.models.small_vit import Block, SmallViT
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -102,7 +102,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterable[Term]:
         """Yield the loss terms of one micro-batch; changes nothing, because another process may do it."""
 
     def gather(self, net: Net, sweep: Sweep, part: Part) -> dict[str, Tensor]:
@@ -176,5 +176,5 @@ class PlannedMethod(Method):
         segments = self.plan(step, remaining)
         return segments[len(done)] if len(done) < len(segments) else None
 
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterable[Term]:
         yield Term(self.term, batch.cross_entropy(net.logits(*batch.supervised)))

@@ -24,18 +24,19 @@ class DietCL(PlannedMethod):
             Phase(name="balance", mix=memory, lr_scale=self.config.balance_lr),
         ]
 
-    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> list[Term]:
         if self.config.reconstruct == "labeled":
             batch = self._split_labeled(phase, batch)
-        parts = batch.supervised
+        parts, terms = batch.supervised, []
         for part, logits in zip(parts, net.logits(*parts), strict=True):
             if part.pool == "memory":
-                yield Term("memory", part.cross_entropy(logits))
+                terms.append(Term("memory", part.cross_entropy(logits)))
             else:
                 only = batch.classes if self.config.mask_classes else None
-                yield Term("masked", part.cross_entropy(logits, only))
+                terms.append(Term("masked", part.cross_entropy(logits, only)))
         if batch.unlabeled is not None:
-            yield Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key), self.config.alpha)
+            terms.append(Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key), self.config.alpha))
+        return terms
 
     def _joint_mix(self, first: bool = False) -> Mix:
         config = self.config

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dietcl.models.encoder import Encoder, position_table
+from dietcl.models.encoder import Block, Encoder, position_table
 from dietcl.models.presets import ModelConfig
-from dietcl.models.small_vit import Block
 
 _EPSILON = 1e-6
 
@@ -49,6 +48,12 @@ def unpatchify(patches_BPV: Tensor, patch: int) -> Tensor:
     grid, channels = round(patches**0.5), values // patch**2
     cut = patches_BPV.reshape(batch, grid, grid, patch, patch, channels)
     return cut.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, grid * patch, grid * patch)
+
+
+def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
+    """Return [B, patches], true where a patch is hidden."""
+    mask_BP = torch.ones(len(keep_BK), patches, dtype=torch.bool, device=keep_BK.device)
+    return mask_BP.scatter(1, keep_BK, False)
 
 
 def normalized_targets(patches_BPV: Tensor) -> Tensor:

@@ -1,14 +1,17 @@
 """The encoder: a plain vision transformer, ours or timm's, run on all patches or on those that a mask keeps."""
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dietcl.errors import UserError
 from dietcl.models.presets import OWN_PATCHES
-from dietcl.models.small_vit import SmallViT
 from dietcl.streams.options import MEAN, STD
+
+_EPSILON = 1e-6
 
 
 class Encoder(nn.Module):
@@ -80,3 +83,85 @@ def _build(name: str, image_size: int) -> tuple[Any, tuple[tuple[float, ...], tu
     from dietcl.models.timm_models import build_plain_vit, pixel_statistics  # timm takes seconds to import
 
     return build_plain_vit(name, image_size), pixel_statistics(name)
+
+
+# timm's transformer, weight by weight, without the seconds that timm takes to import.
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens_BND: Tensor) -> Tensor:
+        """Return what each token takes from all tokens."""
+        batch, tokens, dim = tokens_BND.shape
+        qkv = self.qkv(tokens_BND).reshape(batch, tokens, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        mixed_BHNd = F.scaled_dot_product_attention(*qkv.unbind(0))
+        out_BND: Tensor = self.proj(mixed_BHNd.transpose(1, 2).reshape(batch, tokens, dim))
+        return out_BND
+
+
+class Block(nn.Module):
+    """A transformer block that norms first."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=_EPSILON)
+        self.attn = Attention(dim, heads)
+        self.norm2 = nn.LayerNorm(dim, eps=_EPSILON)
+        layers = OrderedDict(fc1=nn.Linear(dim, 4 * dim), act=nn.GELU(), fc2=nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(layers)
+
+    def forward(self, tokens_BND: Tensor) -> Tensor:
+        """Return the tokens after attention and MLP, each added to what came in."""
+        tokens_BND = tokens_BND + self.attn(self.norm1(tokens_BND))
+        out_BND: Tensor = tokens_BND + self.mlp(self.norm2(tokens_BND))
+        return out_BND
+
+
+class PatchEmbedding(nn.Module):
+    """A token for every square patch."""
+
+    def __init__(self, image_size: int, patch: int, dim: int) -> None:
+        super().__init__()
+        self.patch_size = (patch, patch)
+        self.grid_size = (image_size // patch, image_size // patch)
+        self.proj = nn.Conv2d(3, dim, patch, patch)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """Return the patches' tokens, rows first."""
+        tokens_BDhw: Tensor = self.proj(images_BCHW)
+        return tokens_BDhw.flatten(2).transpose(1, 2)
+
+
+class SmallViT(nn.Module):
+    """A plain vision transformer with a class token and an absolute position table."""
+
+    no_embed_class = False
+
+    def __init__(self, *, image_size: int, patch: int, dim: int, depth: int, heads: int) -> None:
+        super().__init__()
+        self.embed_dim = dim
+        self.patch_embed = PatchEmbedding(image_size, patch, dim)
+        tokens = 1 + self.patch_embed.grid_size[0] ** 2
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.pos_embed = nn.Parameter(torch.empty(1, tokens, dim))
+        self.norm_pre = nn.Identity()
+        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(dim, eps=_EPSILON)
+        # Drawn in timm's order, so that a seed gives the weights that it gave when timm built this network.
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.normal_(self.cls_token, std=1e-6)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the parameters that weight decay leaves alone."""
+        return {"pos_embed", "cls_token"}

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from dietcl.budget.cost import Operation
 from dietcl.budget.ledger import Ledger, Overdraft
@@ -41,8 +42,10 @@ class Net:
         """Number of features of an image."""
         self.grid = network.encoder.grid, network.encoder.patch
         """Patches along one side of an image, and pixels along one side of a patch."""
-        self._precision, self._paid = precision, False
+        self._precision = precision
         self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
+        self._guarded: WeakSet[nn.Module] = WeakSet()
+        self._locks: list[RemovableHandle] = []
         self._guard(network)
 
     @property
@@ -59,13 +62,13 @@ class Net:
         """Return each part's logits with gradient, computed in one forward."""
         if not parts:
             return []
-        self._ledger.require("train", sum(len(part) for part in parts))
-        for part in parts:
-            self._ledger.charge(part.pool, "train", len(part))
+        sizes = [len(part.images) for part in parts]
+        self._ledger.require("train", sum(sizes))
+        for part, size in zip(parts, sizes, strict=True):
+            self._ledger.charge(part.pool, "train", size)
         with self._running():
-            features = self._network.features(torch.cat([part.images for part in parts]))
-            logits = _full(self._network.logits_of(features))
-        return list(logits.split([len(part) for part in parts]))
+            logits = _full(self._network.head(self._network.features(torch.cat([part.images for part in parts]))))
+        return list(logits.split(sizes))
 
     def encode(self, images: Tensor, purpose: str) -> Tensor:
         """Return features with gradient, at the price of logits."""
@@ -91,7 +94,7 @@ class Net:
 
     def reconstruct(self, part: Part, key: tuple[int | str, ...]) -> Tensor:
         """Return the mean reconstruction loss with gradient, under masks drawn by the key."""
-        self._ledger.charge("reconstruct", "reconstruct", len(part))
+        self._ledger.charge("reconstruct", "reconstruct", len(part.images))
         with self._running():
             losses, *_ = self._network.reconstruct(part.images, torch_generator(part.images.device, *key, "mask"))
         return _full(losses).mean()
@@ -232,22 +235,30 @@ class Net:
 
     def _guard(self, module: nn.Module) -> None:
         """Let no module with weights run without a charge."""
-        for part in module.modules():
-            if list(part.parameters(recurse=False)):
-                part.register_forward_pre_hook(self._refuse_unpaid)
+        self._guarded.update(part for part in module.modules() if list(part.parameters(recurse=False)))
+        self._lock()
+
+    def _lock(self) -> None:
+        self._unlock()
+        self._locks = [module.register_forward_pre_hook(_refuse_unpaid) for module in self._guarded]
+
+    def _unlock(self) -> None:
+        while self._locks:
+            self._locks.pop().remove()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        self._paid = True
+        """Allow the guarded modules to run; a hook that asks each time would slow every one of them down."""
+        self._unlock()
         try:
             with torch.autocast(self.device.type, self._precision, enabled=self._precision != torch.float32):
                 yield
         finally:
-            self._paid = False
+            self._lock()
 
-    def _refuse_unpaid(self, module: nn.Module, inputs: Any) -> None:
-        if not self._paid:
-            raise Unmetered(f"{type(module).__name__} was run without a charge; call it through net")
+
+def _refuse_unpaid(module: nn.Module, inputs: Any) -> None:
+    raise Unmetered(f"{type(module).__name__} was run without a charge; call it through net")
 
 
 def _full(values: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from dietcl import rng
 from dietcl.errors import UserError
-from dietcl.models.decoder import Decoder, normalized_targets, paint, patchify, reconstruction_loss
+from dietcl.models.decoder import Decoder, mask_of, normalized_targets, paint, patchify, reconstruction_loss
 from dietcl.models.encoder import Encoder
 from dietcl.models.head import GrowingHead
 from dietcl.models.presets import ModelConfig
@@ -104,12 +104,6 @@ def random_keep(batch: int, patches: int, keep: int, generator: torch.Generator)
     """Return for each image the numbers [B, K] of the patches that stay visible, in random order."""
     noise_BP = torch.rand(batch, patches, generator=generator, device=generator.device)
     return noise_BP.argsort(dim=1)[:, :keep]
-
-
-def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
-    """Return [B, patches], true where a patch is hidden."""
-    mask_BP = torch.ones(len(keep_BK), patches, dtype=torch.bool, device=keep_BK.device)
-    return mask_BP.scatter(1, keep_BK, False)
 
 
 def below(part: str, weights: Weights) -> dict[str, Tensor]:

@@ -55,10 +55,11 @@ def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
 
 def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: Key) -> Draws:
     """Draw one micro-batch."""
+    generators = [numpy_generator(*key, "draw", name) for name in counts]
     draws = []
-    for name, count in counts.items():
+    for (name, count), generator in zip(counts.items(), generators, strict=True):
         pool = pools[name]
-        chosen = pool.draw(count, numpy_generator(*key, "draw", name))
+        chosen = pool.draw(count, generator)
         labels = None if pool.labels is None else pool.labels[chosen]
         draws.append(Draw(name, pool.rows[chosen], labels, key))
     return tuple(draws)
