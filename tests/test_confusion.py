@@ -78,7 +78,9 @@ def test_an_evaluation_is_a_page_and_its_numbers(confusion: Confusion, tmp_path:
 def test_many_classes_are_folded_after_ten(tmp_path: Path) -> None:
     numbers = np.arange(12)
     many = Confusion(tuple(f"class {i:02d}" for i in numbers), numbers, numbers, numbers + 1)
-    text = write_evaluation(tmp_path, title="many", description="", confusion=many).read_text(encoding="utf-8")
+    none = Examples(np.zeros((0, 8, 8, 3), np.uint8), (), ())
+    page = write_evaluation(tmp_path, title="many", description="", confusion=many, examples=none)
+    text = page.read_text(encoding="utf-8")
     seen, folded = text.split("<summary>Show 2 more classes</summary>")
     assert (seen.count('<th scope="row">class'), folded.count('<th scope="row">class')) == (10, 2)
 

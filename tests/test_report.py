@@ -45,7 +45,6 @@ def test_a_run_folder_is_read_whole(tmp_path: Path) -> None:
     assert run.seconds == 5 * 2.5
     assert run.receipts is not None
     assert run.receipts.passes == 5 * (384 + 512 + 320)
-    assert run.samples is not None
     assert len(run.samples.label) == len(run.samples.images) == 10
 
 
@@ -286,7 +285,7 @@ def test_the_realized_rate_is_told(tmp_path: Path) -> None:
         console.print(comparison_table([run], console))
     assert "1.96% labeled" in capture.get()
     page = write_report([folder], tmp_path / "out").read_text()
-    assert "2 % of the arriving images carry a label" in page
+    assert "2 % of the arriving images have a label" in page
 
 
 def test_a_later_report_removes_the_figures_of_the_earlier_one(tmp_path: Path) -> None:

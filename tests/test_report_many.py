@@ -15,16 +15,14 @@ from PIL import Image
 from rich.console import Console
 
 from dietcl.methods import METHODS as REGISTERED
-from dietcl.report.chart_json import page_data
-from dietcl.report.columns import COLUMNS, cell, where_it_went
-from dietcl.report.figures import _accuracy, _budget, name_colors, write_figures
+from dietcl.report.figures import _accuracy, _budget, write_figures
 from dietcl.report.groups import entries_of, group_runs
 from dietcl.report.page import write_report
 from dietcl.report.panels import swatch
 from dietcl.report.runs import RunRecord, read_runs
-from dietcl.report.series import is_point, lone_points
+from dietcl.report.series import is_point, lone_points, name_colors, page_data, spending
 from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, QUIET, look
-from dietcl.report.tables import comparison_rows, cost_table, paired_rows
+from dietcl.report.tables import COLUMNS, cell, comparison_rows, cost_table, paired_rows, where_it_went
 from helpers.fake_runs import STATE_BYTES, write_run
 
 METHODS = ["dietcl", "er", "er_ace", "ewc", "mas", "gdumb", "l2p", "cassle", "dualnet", "ccic", "one_stage"]
@@ -245,8 +243,10 @@ def test_a_run_tested_at_the_end_is_complete_and_has_no_average(many: tuple[RunR
     data = page_data(group_runs(many))["runs"][12]
     assert [sum(value is not None for value in line) for line in data["matrix"]] == [0, 0, 0, 0, 5]
     assert (data["budget"]["t"], data["budget"]["budget"]) == ([5], [6400])
+    spent = spending(joint)
+    assert spent is not None
     with rc_context(MATPLOTLIB):
-        axes = _budget(joint, "joint", name_colors([joint])).axes[0]
+        axes = _budget(spent, "joint", name_colors([joint])).axes[0]
     assert axes.get_xlim() == pytest.approx((3.4, 6.6))
     assert axes.get_xticks().tolist() == [5]
 

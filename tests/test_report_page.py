@@ -85,7 +85,6 @@ def test_curves_start_where_their_time_step_does(tmp_path: Path) -> None:
 
 def test_samples_are_spread_over_the_stream_and_the_scale_covers_all_runs(tmp_path: Path) -> None:
     run = RunRecord.read(write_run(tmp_path / "run", time_steps=30))
-    assert run.samples is not None
     chosen = chosen_samples(run)
     assert len(chosen) == 40
     assert [run.samples.t[chosen[0]], run.samples.t[chosen[-1]]] == [1, 30]

@@ -13,12 +13,11 @@ from matplotlib import rc_context
 
 from dietcl.errors import UserError
 from dietcl.execution import Execution
-from dietcl.report.chart_json import page_data
 from dietcl.report.figures import _accuracy, _matrix
 from dietcl.report.groups import group_runs
 from dietcl.report.page import write_report
 from dietcl.report.runs import RunRecord, read_runs
-from dietcl.report.series import chance_line, shared_dates
+from dietcl.report.series import chance_line, page_data, shared_dates
 from dietcl.report.style import MATPLOTLIB
 from dietcl.report.tables import comparison_rows, paired_rows
 from dietcl.run import execute
@@ -81,7 +80,6 @@ def test_the_page_shows_classes_mistakes_chance_and_the_model(folders: list[Path
     assert "Only 24 test images: an accuracy measured on so few is a rough guess" in text
     table = re.findall(r'<tr><th scope="row">(class \d)</th><td>(\d)</td><td>4</td>', text)
     assert table == [(row.name, str(row.right)) for row in run.by_class()]
-    assert run.samples is not None
     examples = run.samples.mistakes
     pairs = [*dict.fromkeys(zip(examples.label, examples.predicted, strict=True))]
     assert pairs == [(mistake.truth, mistake.predicted) for mistake in run.confusion().mistakes(8)]
@@ -103,12 +101,9 @@ def test_a_stream_cut_by_time_shows_its_dates(blobs: Path, tmp_path: Path) -> No
     execute(replace(config, recipe=replace(config.recipe, recipe="time")), tmp_path / "run", Execution(device="cpu"))
     run = RunRecord.read(tmp_path / "run")
     # 120 training images in three time steps, one a day since 2023-11-14.
-    assert list(run.dates.values()) == [
-        "2023-11-14 to 2023-12-23",
-        "2023-12-24 to 2024-02-01",
-        "2024-02-02 to 2024-03-12",
-    ]
-    assert page_data(group_runs([run]))["dates"] == list(run.dates.values())
+    dates = ["2023-11-14 to 2023-12-23", "2023-12-24 to 2024-02-01", "2024-02-02 to 2024-03-12"]
+    assert shared_dates([run]) == dates
+    assert page_data(group_runs([run]))["dates"] == dates
     with rc_context(MATPLOTLIB):
         figure = _accuracy(group_runs([run]), "accuracy_mean", "Mean")
         matrix = _matrix(run, "er", 1.0, shared_dates([run]))

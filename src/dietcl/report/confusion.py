@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.metrics import NEVER_REVEALED, NO_ANSWER
+from dietcl.metrics import NEVER_REVEALED, NO_ANSWER, known
 
 Images = npt.NDArray[np.uint8]  # [n, H, W, 3]
 Ints = npt.NDArray[np.int64]
@@ -63,11 +63,11 @@ class Confusion:
     @cached_property
     def right(self) -> int:
         """Number of test images that were classified correctly."""
-        return int(self.count[self._is_right].sum())
+        return int(self._count_right.sum())
 
     @cached_property
-    def _is_right(self) -> npt.NDArray[np.bool_]:
-        return np.asarray((self.truth == self.predicted) & (self.truth >= 0))
+    def _count_right(self) -> Ints:
+        return np.where((self.truth == self.predicted) & (self.truth >= 0), self.count, 0)
 
     @property
     def accuracy(self) -> float:
@@ -76,7 +76,7 @@ class Confusion:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the rows and columns of the matrix; the last stands for no known class."""
+        """Names of the rows and columns of the matrix; the last is no known class."""
         return (*self.classes, f"{NEVER_REVEALED} / {NO_ANSWER}")
 
     def matrix(self) -> Ints:
@@ -89,36 +89,25 @@ class Confusion:
         """Return the classes that have test images, the worst first; of equal accuracy, the one of most images."""
         total, right = np.zeros((2, len(self.classes) + 1), np.int64)
         np.add.at(total, self.truth, self.count)
-        np.add.at(right, self.truth[self._is_right], self.count[self._is_right])
-        most_frequent = {int(self.truth[cell]): cell for cell in reversed(self._wrong_cells())}
-        rows = []
-        for number in np.flatnonzero(total).tolist():
-            cell = most_frequent.get(number if number < len(self.classes) else -1)
-            taken_for = None if cell is None else self._mistake(cell)
-            name = (*self.classes, NEVER_REVEALED)[number]
-            rows.append(ClassRow(name, int(right[number]), int(total[number]), taken_for))
+        np.add.at(right, self.truth, self._count_right)
+        taken_for = {mistake.truth: mistake for mistake in reversed(self.mistakes())}
+        cells = zip((*self.classes, NEVER_REVEALED), right.tolist(), total.tolist(), strict=True)
+        rows = [ClassRow(name, good, count, taken_for.get(name)) for name, good, count in cells if count]
         return sorted(rows, key=lambda row: (row.accuracy, -row.total))
 
     def mistakes(self, most: int | None = None) -> list[Mistake]:
         """Return which classes were taken for which others, the most frequent first, and no more than `most`."""
-        return [self._mistake(cell) for cell in self._wrong_cells()[:most]]
+        truth, predicted = (*self.classes, NEVER_REVEALED), (*self.classes, NO_ANSWER)
+        cells = zip(self.truth.tolist(), self.predicted.tolist(), self.count.tolist(), strict=True)
+        wrong = sorted((cell for cell in cells if cell[0] != cell[1] or cell[0] < 0), key=lambda cell: -cell[2])
+        return [Mistake(truth[t], predicted[p], count) for t, p, count in wrong[:most]]
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
-        return {
-            "right": self.right,
-            "total": self.total,
-            "accuracy": self.accuracy if self.total else None,
-            "by_class": [
-                {"class": row.name, "right": row.right, "total": row.total, "accuracy": row.accuracy}
-                for row in self.by_class()
-            ],
-            "mistakes": [vars(mistake) for mistake in self.mistakes()],
-        }
-
-    def _wrong_cells(self) -> list[int]:
-        return [cell for cell in np.argsort(-self.count, kind="stable").tolist() if not self._is_right[cell]]
-
-    def _mistake(self, cell: int) -> Mistake:
-        truth, predicted = (*self.classes, NEVER_REVEALED), (*self.classes, NO_ANSWER)
-        return Mistake(truth[self.truth[cell]], predicted[self.predicted[cell]], int(self.count[cell]))
+        rows = [
+            {"class": row.name, "right": row.right, "total": row.total, "accuracy": row.accuracy}
+            for row in self.by_class()
+        ]
+        mistakes = [vars(mistake) for mistake in self.mistakes()]
+        totals = {"right": self.right, "total": self.total, "accuracy": known(self.accuracy)}
+        return {**totals, "by_class": rows, "mistakes": mistakes}

@@ -1,17 +1,17 @@
-"""The frame of an HTML page and its images: no network, no file beside it, and readable without JavaScript."""
+"""The frame of an HTML page and its images: no network, no other file, and readable without JavaScript."""
 
 import base64
 import hashlib
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from PIL.Image import Dither, Quantize
 
 from dietcl import __version__
 from dietcl.report.confusion import Images
@@ -20,30 +20,17 @@ from dietcl.report.style import page_css
 _SCRIPTS = ("chart.js", "accuracy.js", "page.js")  # in this order they are one script
 _THUMBNAIL = 112
 _FIGURE_COLORS = 128
+Section = tuple[str, str, str, str, str]  # key, link in the navigation, title, sentence, body as HTML
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with its place in the navigation; the body is HTML."""
-
-    key: str
-    link: str
-    title: str
-    sentence: str
-    body: str
-
-
-def document(
-    *, heading: str, verdict: str, lede: str, sections: Sequence[Section], chart_data: dict[str, Any] | None = None
-) -> Iterator[str]:
-    """Yield a page; only with chart data does it have a script."""
-    script = (
-        "".join(files("dietcl.report").joinpath(name).read_text("utf-8") for name in _SCRIPTS) if chart_data else ""
-    )
-    # Whatever a run's labels hold, the browser executes this one script and fetches nothing.
+def document(heading: str, verdict: str, lede: str, sections: Sequence[Section], charts: Any = None) -> Iterator[str]:
+    """Yield a page; only one with charts has a script."""
+    names = _SCRIPTS if charts else ()
+    script = "".join(files("dietcl.report").joinpath(name).read_text("utf-8") for name in names)
+    # Whatever a run's labels are, the browser executes this one script and fetches nothing.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    links = "".join(f'<a href="#{section.key}">{section.link}</a>' for section in sections)
+    links = "".join(f'<a href="#{key}">{link}</a>' for key, link, *_ in sections)
 
     yield f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(heading)} – dietcl</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -53,14 +40,14 @@ def document(
     yield f'</head><body><header><p class="kicker">dietcl report</p><h1>{escape(heading)}</h1>'
     yield f'<p class="verdict">{escape(verdict)}</p>' if verdict else ""
     yield f'<p class="lede">{escape(lede)}</p><nav>{links}</nav></header><main>'
-    for section in sections:
-        yield f'<section id="{section.key}"><h2>{section.title}</h2>'
-        yield f'<p class="say">{section.sentence}</p>' if section.sentence else ""
-        yield f"{section.body}</section>"
-    charts = "; the charts lie as PNG files in the folder figures" if chart_data else ""
-    yield f"</main><footer>Written by dietcl {__version__}{charts}.</footer>"
-    if chart_data:
-        data = json.dumps(chart_data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    for key, _, title, sentence, body in sections:
+        yield f'<section id="{key}"><h2>{title}</h2>'
+        yield f'<p class="say">{sentence}</p>' if sentence else ""
+        yield f"{body}</section>"
+    note = "; the charts are also PNG files in the folder figures" if charts else ""
+    yield f"</main><footer>Written by dietcl {__version__}{note}.</footer>"
+    if charts:
+        data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
         yield '<div id="tip" role="tooltip" hidden></div>'
         yield f'<script type="application/json" id="data">{data}</script><script>{script}</script>'
     yield "</body></html>\n"
@@ -80,8 +67,7 @@ def figure_element(path: Path, alt: str) -> str:
     """Return a PNG figure in few colours: a page of many runs is a third as large."""
     with Image.open(path) as picture:
         # Chosen by coverage: by frequency, the rare ends of a colour bar would be lost.
-        rule, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-        few = picture.convert("RGB").quantize(_FIGURE_COLORS, method=rule, dither=dither)
+        few = picture.convert("RGB").quantize(_FIGURE_COLORS, Quantize.MAXCOVERAGE, dither=Dither.NONE)
     return f'<img class="fallback" alt="{escape(alt)}" src="{_data_uri(few, "PNG")}">'
 
 

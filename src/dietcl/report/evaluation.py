@@ -7,26 +7,21 @@ from pathlib import Path
 from dietcl.files import make_folder, write_json
 from dietcl.metrics import few_tests_warning
 from dietcl.plural import plural
-from dietcl.report.confusion import ClassRow, Confusion, Examples, Mistake
-from dietcl.report.document import Section, document, folded, table_element, thumbnail_element
+from dietcl.report.confusion import ClassRow, Confusion, Examples
+from dietcl.report.document import document, folded, table_element, thumbnail_element
 
 _ROWS = 10
 _MISTAKES = 8
 _IMAGES = 6  # of one mistake
-CLASS_SENTENCE = (
-    "The test images at the end by their true class, the worst class first, and which classes were most often taken "
-    "for which others, with some of these images."
-)
+CLASS_SENTENCE = "Test images by true class, the worst first, and the most frequent mistakes with some of their images."
 
 
-def write_evaluation(
-    out: Path, *, title: str, description: str, confusion: Confusion, examples: Examples | None = None
-) -> Path:
+def write_evaluation(out: Path, *, title: str, description: str, confusion: Confusion, examples: Examples) -> Path:
     """Write evaluation.html and evaluation.json into a folder, and return the page's path."""
     score = score_sentence(confusion.accuracy, confusion.total, len(confusion.classes))
     verdict = with_warning(f"The model classifies {score}", confusion.total)
     body = f'<div class="card panel">{class_panel(confusion, examples)}</div>'
-    sections = [Section("classes", "Classes", "Accuracy by class", CLASS_SENTENCE, body)]
+    sections = [("classes", "Classes", "Accuracy by class", CLASS_SENTENCE, body)]
     page = make_folder(out) / "evaluation.html"
     lines = document(heading=title, verdict=verdict, lede=description, sections=sections)
     page.write_text("\n".join(lines), encoding="utf-8")
@@ -51,7 +46,7 @@ def with_warning(sentence: str, images: int) -> str:
     return f"{sentence}. {warning[0].upper()}{warning[1:]}." if warning else f"{sentence}."
 
 
-def class_panel(confusion: Confusion, examples: Examples | None) -> str:
+def class_panel(confusion: Confusion, examples: Examples) -> str:
     """Return the table by class, folded after ten rows, and the mistakes that cost most."""
     rows = confusion.by_class()
     table = _table(rows[:_ROWS])
@@ -62,35 +57,28 @@ def class_panel(confusion: Confusion, examples: Examples | None) -> str:
 
 def _table(rows: list[ClassRow]) -> str:
     head = '<th>Class</th><th>Right</th><th>Of</th><th>Accuracy</th><th class="text">Most often taken for</th>'
-    return table_element("Accuracy by class", head, "".join(map(_row, rows)), style="classes", card=False)
+    body = ""
+    for row in rows:
+        share, mistake = f"{100 * row.accuracy:.1f}", row.taken_for
+        taken = f"{escape(mistake.predicted)} <i>{mistake.count:,} ×</i>" if mistake else ""
+        body += f'<tr><th scope="row">{escape(row.name)}</th><td>{row.right:,}</td><td>{row.total:,}</td>'
+        body += f'<td><span class="share" style="--share:{share}%"></span>{share} %</td>'
+        body += f'<td class="text">{taken}</td></tr>'
+    return table_element("Accuracy by class", head, body, style="classes", card=False)
 
 
-def _row(row: ClassRow) -> str:
-    taken = "" if row.taken_for is None else f"{escape(row.taken_for.predicted)} <i>{row.taken_for.count:,} ×</i>"
-    return (
-        f'<tr><th scope="row">{escape(row.name)}</th><td>{row.right:,}</td><td>{row.total:,}</td>'
-        f'<td><span class="share" style="--share:{100 * row.accuracy:.1f}%"></span>{100 * row.accuracy:.1f} %</td>'
-        f'<td class="text">{taken}</td></tr>'
-    )
-
-
-def _mistakes(confusion: Confusion, examples: Examples | None) -> Iterator[str]:
+def _mistakes(confusion: Confusion, examples: Examples) -> Iterator[str]:
     mistakes = confusion.mistakes(_MISTAKES)
     if not mistakes:
         return
     wrong = confusion.total - confusion.right
+    answers = [*zip(examples.label, examples.predicted, strict=True)]
     yield '<h4>Most frequent mistakes</h4><ul class="mistakes">'
     for mistake in mistakes:
         share = f"{100 * mistake.count / wrong:.0f} % of all mistakes"
         yield f"<li><div><b>{escape(mistake.truth)}</b> taken for <b>{escape(mistake.predicted)}</b>"
-        yield f"<small>{mistake.count:,} ×, {share}</small></div><span>{_images(mistake, examples)}</span></li>"
+        yield f"<small>{mistake.count:,} ×, {share}</small></div><span>"
+        chosen = [i for i, pair in enumerate(answers) if pair == (mistake.truth, mistake.predicted)][:_IMAGES]
+        words = f"{mistake.truth}, taken for {mistake.predicted}"
+        yield "".join(thumbnail_element(examples.images[i], words) for i in chosen) + "</span></li>"
     yield "</ul>"
-
-
-def _images(mistake: Mistake, examples: Examples | None) -> str:
-    if examples is None:
-        return ""
-    answers = zip(examples.label, examples.predicted, strict=True)
-    chosen = [i for i, pair in enumerate(answers) if pair == (mistake.truth, mistake.predicted)]
-    words = f"{mistake.truth}, taken for {mistake.predicted}"
-    return "".join(thumbnail_element(examples.images[i], words) for i in chosen[:_IMAGES])

@@ -1,4 +1,4 @@
-"""Groups runs that differ in nothing but the seed, and gives every run a label that tells it from the others."""
+"""Groups runs that differ in nothing but the seed, and gives every run a label of its own."""
 
 import json
 import zlib
@@ -63,17 +63,14 @@ def entries_of(groups: Sequence[Group]) -> list[Entry]:
 
 
 def _looks(methods: Sequence[str]) -> list[Look]:
-    """Give a method the same look in every report: that of its place in the registry.
-
-    One that is not registered gets the look of its name's hash, or the next free one. Further configurations of a
-    method keep its colour as long as there is another line pattern for it.
-    """
+    """Give a registered method the look of its place in the registry, and others one by their name if it is free."""
     place_of = {method: place % LOOKS for place, method in enumerate(METHODS)}
     taken = {place_of[method] for method in methods if method in place_of}
     looks = []
     for number, method in enumerate(methods):
         place = place_of.get(method, zlib.crc32(method.encode()) % LOOKS)
         if method in methods[:number] or method not in place_of:
+            # A further configuration of a method keeps its colour while another line pattern is free.
             candidates = (*range(place, place + LOOKS, len(PALETTE)), *range(LOOKS))
             place = next((free for other in candidates if (free := other % LOOKS) not in taken), place)
             taken.add(place)
@@ -84,39 +81,32 @@ def _looks(methods: Sequence[str]) -> list[Look]:
 def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted names and values of everything that makes two configurations differ."""
     for key, part in value.items():
-        if not prefix and key in _OF_ONE_RUN:
-            continue
         if isinstance(part, dict):
             yield from _leaves(part, f"{prefix}{key}.")
-        else:
+        elif prefix or key not in _OF_ONE_RUN:
             yield f"{prefix}{key}", part
 
 
 def _labels(runs: list[RunRecord]) -> list[str]:
     sharing: dict[str, list[RunRecord]] = {}
-    labels = []
+    labels = {}
     for run in runs:
         label = _method_name(run)
         label += "" if run.stopped is None else f", {run.summary.learned} of {run.due} time steps"
         label += f" on {run.stream}" if len({other.stream for other in runs}) > 1 else ""
         label += f", {run.budget}" if len({other.budget for other in runs}) > 1 else ""
         sharing.setdefault(label, []).append(run)
-        labels.append(label)
-    return [
-        f"{label} ({_difference(run, sharing[label])})" if len(sharing[label]) > 1 else label
-        for label, run in zip(labels, runs, strict=True)
-    ]
+        labels[run] = label
+    alike = {run: sharing[label] for run, label in labels.items()}
+    return [f"{labels[run]} ({_difference(run, alike[run])})" if len(alike[run]) > 1 else labels[run] for run in runs]
 
 
 def _method_name(run: RunRecord) -> str:
-    """Return METHOD, or METHOD:VARIANT if the run has all that sets a variant apart from the method's defaults."""
-    if run.method not in METHODS:
-        return run.method
+    """Return METHOD, or METHOD:VARIANT if the run has all options in which a variant differs from the defaults."""
     options = run.config.get("method_config") or {}
-    default = vars(method_config(run.method))
-    for variant, named in METHODS[run.method].variants.items():
-        own = {name: value for name, value in vars(named).items() if value != default[name]}
-        if own.items() <= options.items():
+    for variant, named in METHODS[run.method].variants.items() if run.method in METHODS else ():
+        own = vars(named).items() - vars(method_config(run.method)).items()
+        if own <= options.items():
             return f"{run.method}:{variant}"
     return run.method
 
@@ -125,9 +115,8 @@ def _difference(run: RunRecord, alike: list[RunRecord]) -> str:
     """Return in what a run's configuration differs from those that share its label."""
     own = dict(_leaves(run.config))
     others = [dict(_leaves(other.config)) for other in alike]
-    keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
-    distinct = {tuple(str(other.get(key)) for key in keys[:3]) for other in others}
-    if not keys or len(distinct) < len(others):
+    keys = [key for key in own if any(other.get(key) != own[key] for other in others)][:3]
+    if len({tuple(str(other.get(key)) for key in keys) for other in others}) < len(others):
         return run.name
-    values = {key: f"{own[key]:.3g}" if isinstance(own[key], float) else str(own[key]) for key in keys[:3]}
+    values = {key: f"{own[key]:.3g}" if isinstance(own[key], float) else own[key] for key in keys}
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())

@@ -8,15 +8,14 @@ from statistics import fmean
 
 from dietcl.files import make_folder
 from dietcl.plural import plural
-from dietcl.report.chart_json import page_data
 from dietcl.report.comparison import comparison
-from dietcl.report.document import Section, document, figure_element, folded, table_element
+from dietcl.report.document import document, figure_element, folded, table_element
 from dietcl.report.evaluation import CLASS_SENTENCE, score_sentence, with_warning
 from dietcl.report.figures import Figure, write_figures
 from dietcl.report.groups import Group, entries_of, group_runs
 from dietcl.report.panels import run_sections
 from dietcl.report.runs import RunRecord, read_runs
-from dietcl.report.series import chance_line, is_point
+from dietcl.report.series import chance_line, is_point, page_data
 from dietcl.report.style import FEW
 
 _FIGURES = "figures"
@@ -37,19 +36,15 @@ _EXPLANATIONS = {
     "accuracy": "After each time step the model is tested on the images of every time step so far; a falling line "
     "means that there is ever more to know, or that what was known is being forgotten.",
     "classes": CLASS_SENTENCE,
-    "matrix": "Each row is the model after one more time step and each column the test images of one time step: the "
-    "diagonal is what was just learned, what lies to the right of it is yet to be learned, and a column that fades "
-    "further down is being forgotten.",
-    "budget": "Each bar is what one time step may spend, coloured by what it was spent on; the hatched part was left "
-    "over.",
+    "matrix": "Each row is the model after one more time step, each column the test images of one time step: the "
+    "diagonal was just learned, right of it is yet to be learned, and a column that fades is being forgotten.",
+    "budget": "Each bar is the budget of one time step, coloured by what it was spent on; the hatched part is unused.",
     "losses": "Each line is one term of the training loss, averaged over short stretches of updates; it jumps where "
     "new data arrives and falls while that is learned.",
     "within": "Accuracy while a time step is being learned, one line per time step that the test images come from; a "
     "dip right after new data arrives that later recovers is called the stability gap.",
-    "samples": "Test images with the model's answer at the end of the stream: green is right; red is wrong, with the "
-    "true label above the answer given.",
-    "reconstructions": "The model sees a few patches of an image and draws the hidden rest, which is how it can learn "
-    "from images that carry no label.",
+    "samples": "Test images with the model's final answer: green is right, red is wrong (below the true label).",
+    "reconstructions": "From a few patches the model draws the full image, so it can learn without labels.",
     "model": "The files of the model, and the command that classifies further images with it.",
 }
 
@@ -61,9 +56,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     figures = write_figures(groups, make_folder(make_folder(out) / _FIGURES))
     bodies = {"comparison": "".join(comparison(entries)), "accuracy": "".join(_accuracy_section(groups, figures))}
     bodies |= run_sections(entries, figures, out)
-    sections = [Section(key, *_TITLES[key], _EXPLANATIONS.get(key, ""), body) for key, body in bodies.items()]
-    heading, lede, data = _heading(groups), _lede(groups), page_data(groups)
-    lines = document(heading=heading, verdict=_verdict(groups), lede=lede, sections=sections, chart_data=data)
+    sections = [(key, *_TITLES[key], _EXPLANATIONS.get(key, ""), body) for key, body in bodies.items()]
+    texts = {"heading": _heading(groups), "verdict": _verdict(groups), "lede": _lede(groups)}
+    lines = document(**texts, sections=sections, charts=page_data(groups))
     page = out / "report.html"
     page.write_text("\n".join(lines), encoding="utf-8")
     return page
@@ -91,10 +86,10 @@ def _verdict(groups: Sequence[Group]) -> str:
     best, run = ranked[0], ranked[0].runs[0]
     steps = plural(run.summary.learned, "time step")
     score = score_sentence(_accuracy(best), run.summary.test_images, _class_count(run))
-    sentence = f"After {steps} {best.label} classifies {score}"
-    if len(ranked) > 1:
-        what = "methods" if len({group.runs[0].method for group in ranked}) == len(ranked) else "configurations"
-        sentence = f"Of {len(ranked)} {what}, {best.label} does best: after {steps} it classifies {score}"
+    what = "methods" if len({group.runs[0].method for group in ranked}) == len(ranked) else "configurations"
+    sentence = f"Of {len(ranked)} {what}, {best.label} does best: after {steps} it classifies {score}"
+    if len(ranked) == 1:
+        sentence = f"After {steps} {best.label} classifies {score}"
     forgotten = fmean(run.summary.forgetting for run in best.runs)
     if forgotten >= 0.0005:
         sentence += f"; it forgot {100 * forgotten:.1f} points of its best accuracy on earlier time steps"
@@ -111,10 +106,8 @@ def _verdict(groups: Sequence[Group]) -> str:
 
 def _class_count(run: RunRecord) -> int | None:
     """Return among how many classes the model chooses at the end, if that is known."""
-    if run.class_counts is not None:
-        return len(run.class_counts.classes)
     counts = [event["classes"] for event in run.of("step_begin") if "classes" in event]
-    return int(counts[-1]) if counts else None
+    return len(run.class_counts.classes) if run.class_counts else counts[-1] if counts else None
 
 
 def _accuracy(group: Group) -> float:
@@ -127,7 +120,7 @@ def _lede(groups: Sequence[Group]) -> str:
     steps = " or ".join(str(n) for n in sorted({run.due for run in runs} - {0}))
     rates = sorted(rate for run in runs if (rate := run.realized_rate) is not None)
     span = " to ".join(dict.fromkeys(f"{100 * rate:.2g}" for rate in rates[:1] + rates[-1:]))
-    labeled = f" {span} % of the arriving images carry a label." if rates else ""
+    labeled = f" {span} % of the arriving images have a label." if rates else ""
     noun = "time step" if steps == "1" else "time steps"
     return f"{plural(len(runs), 'run')} over {steps or 'no'} {noun}, each of which may spend {budgets}.{labeled}"
 
@@ -157,10 +150,10 @@ def _reading(groups: Sequence[Group]) -> str:
     """Return how to read the lines of the accuracy chart."""
     runs = [run for group in groups for run in group.runs]
     several = len(runs) > len(groups)
-    if len(groups) <= FEW:
+    if len(groups) <= FEW and several:
+        text = "Thin lines are seeds and the bold one is their mean; shaded is one standard deviation."
+    elif len(groups) <= FEW:
         text = "Shaded is one standard error, as the test images are a sample."
-        if several:
-            text = "Thin lines are seeds and the bold one is their mean; shaded is one standard deviation."
     else:
         spread = "standard deviation" if several else "standard error"
         text = "Each line is the mean over seeds. " if several else ""

@@ -8,13 +8,12 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from dietcl.report.chart_json import INTERACTIVE_STEPS
 from dietcl.report.document import figure_element, folded, thumbnail_element
 from dietcl.report.evaluation import class_panel
 from dietcl.report.figures import Figure
 from dietcl.report.groups import Entry
 from dietcl.report.runs import RunRecord
-from dietcl.report.series import chosen_samples, chosen_triples, is_point
+from dietcl.report.series import INTERACTIVE_STEPS, chosen_samples, chosen_triples, is_point
 from dietcl.report.style import FEW
 
 _ABSENT = {
@@ -51,19 +50,16 @@ def swatch(entry: Entry) -> str:
 def _section(kind: str, entries: Sequence[Entry], panels: Iterable[_Panel]) -> str:
     first: list[str] = []
     further: list[str] = []
-    absent: list[str] = []
-    places: set[int] = set()
+    absent, places = [], set()
     for (body, aside), entry in zip(panels, entries, strict=True):
         if not body:
             absent.append(entry.label)
             continue
-        # One seed of every configuration is in view; the others wait behind a click, so that a sweep stays readable.
+        caption = f"<h3>{swatch(entry)}{escape(entry.label)}</h3><small>{escape(aside)}</small>"
+        # One seed of every configuration is in view; a click shows the others, so that a sweep stays readable.
         shelf = further if entry.place in places or len(first) == FEW else first
+        shelf.append(f'<figure class="card panel"><figcaption>{caption}</figcaption>{body}</figure>')
         places.add(entry.place)
-        shelf.append(
-            f'<figure class="card panel"><figcaption><h3>{swatch(entry)}{escape(entry.label)}</h3>'
-            f"<small>{escape(aside)}</small></figcaption>{body}</figure>"
-        )
     is_wide = kind in ("classes", "samples") or len(first) == 1
     grid = f'<div class="grid {"one" if is_wide else "two" if len(first) in (2, 4) else "three"}">'
     html = f"{grid}{''.join(first)}</div>" if first else ""
@@ -98,38 +94,29 @@ def _classes(run: RunRecord) -> _Panel:
     counts = run.class_counts
     if counts is None:
         return "", ""
-    mistakes = run.samples.mistakes if run.samples else None
-    return class_panel(counts, mistakes), f"{counts.right:,} of {counts.total:,} test images right"
+    return class_panel(counts, run.samples.mistakes), f"{counts.right:,} of {counts.total:,} test images right"
 
 
 def _samples(run: RunRecord) -> _Panel:
-    samples = run.samples
-    if samples is None or not len(samples.images):
-        return "", ""
-    tiles = []
+    samples, tiles = run.samples, ""
     for i in chosen_samples(run):
         label, predicted = samples.label[i], samples.predicted[i]
         is_right = label == predicted
         words = f"Time step {samples.t[i]}: {label}" + ("" if is_right else f", taken for {predicted}")
         answer = "" if is_right else f"<s>✗ {escape(predicted)}</s>"
-        tiles.append(
-            f'<figure class="tile {"right" if is_right else "wrong"}" title="{escape(words)}">'
-            f"{thumbnail_element(samples.images[i], words)}"
-            f"<b>{'✓ ' if is_right else ''}{escape(label)}</b>{answer}</figure>"
-        )
+        tiles += f'<figure class="tile {"right" if is_right else "wrong"}" title="{escape(words)}">'
+        tiles += thumbnail_element(samples.images[i], words)
+        tiles += f"<b>{'✓ ' if is_right else ''}{escape(label)}</b>{answer}</figure>"
     right = sum(a == b for a, b in zip(samples.label, samples.predicted, strict=True))
-    return f'<div class="tiles">{"".join(tiles)}</div>', f"{right} of {len(samples.label)} samples right"
+    return f'<div class="tiles">{tiles}</div>' if tiles else "", f"{right} of {len(samples.label)} samples right"
 
 
 def _reconstructions(run: RunRecord) -> _Panel:
-    chosen = chosen_triples(run)
-    if run.samples is None or not chosen:
-        return "", ""
-    cells = ""
+    chosen, cells = chosen_triples(run), ""
     for name, images in run.samples.triples.items():
         cells += f"<span>{name.title()}</span>"
         cells += "".join(thumbnail_element(images[i], f"{name.title()} {i + 1}") for i in chosen)
-    return f'<div class="triples" style="--n:{len(chosen)}">{cells}</div>', ""
+    return f'<div class="triples" style="--n:{len(chosen)}">{cells}</div>' if chosen else "", ""
 
 
 def _model(run: RunRecord, out: Path) -> _Panel:

@@ -15,12 +15,13 @@ from dietcl.errors import UserError
 from dietcl.metrics import Counts, Floats, Summary, summarize
 from dietcl.report.confusion import Confusion, Examples, Images
 
+# The fields that an event of each kind must have.
 _NEEDED = {
-    "step_begin": ("t",),
-    "update": ("t", "loss", "spent"),
-    "curve": ("t", "update", "accuracy"),
-    "step_end": ("t",),
-    "stopped": ("reason",),
+    "step_begin": "t",
+    "update": "t loss spent",
+    "curve": "t update accuracy",
+    "step_end": "t",
+    "stopped": "reason",
 }
 
 
@@ -37,7 +38,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Receipts:
-    """All receipts of a run, with the search account apart."""
+    """All receipts of a run, with those of the search account separate."""
 
     unit: str
     steps: tuple[Receipt, ...]
@@ -90,7 +91,7 @@ def read_events(path: Path) -> tuple[dict[str, Any], ...]:
             raise _broken(path, f"line {number} is not valid JSON ({error})") from error
         if not isinstance(event, dict) or "event" not in event:
             raise _broken(path, f'line {number} is not an object with a field "event"')
-        if lacking := [key for key in _NEEDED.get(event["event"], ()) if key not in event]:
+        if lacking := [key for key in _NEEDED.get(event["event"], "").split() if key not in event]:
             raise _broken(path, f"line {number} ({event['event']}) lacks {', '.join(lacking)}")
         events.append(event)
     return tuple(events)
@@ -151,19 +152,16 @@ def read_receipts(path: Path) -> Receipts | None:
 
 def _items(values: list[dict[str, Any]]) -> tuple[Item, ...]:
     return tuple(
-        Item(str(v["purpose"]), str(v["operation"]), int(v["images"]), float(v["passes"]), float(v["flops"]))
-        for v in values
+        Item(v["purpose"], v["operation"], int(v["images"]), float(v["passes"]), float(v["flops"])) for v in values
     )
 
 
-def read_samples(path: Path) -> Samples | None:
-    """Read the sample images."""
+def read_samples(path: Path) -> Samples:
+    """Read the sample images; without the file there are none."""
     arrays = _read_arrays(path)
-    if not arrays:
-        return None
 
     def images(name: str) -> Images:
-        array = arrays.get(name, np.zeros((0, 1, 1, 3), dtype=np.uint8))
+        array = arrays.get(name, np.zeros((0, 1, 1, 3), np.uint8))
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
             raise _broken(path, f'"{name}" is {array.dtype}{list(array.shape)} and not uint8[n, H, W, 3]')
         return array

@@ -14,7 +14,6 @@ from dietcl.metrics import Counts, Floats, Summary
 from dietcl.report import run_files
 from dietcl.report.confusion import ClassRow, Confusion
 from dietcl.report.run_files import Receipts, Samples
-from dietcl.streams.times import format_spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,7 @@ class RunRecord:
     counts: dict[str, Counts | Floats]  # correct, count and loss_sum, each [T, T], as counts.npz has them
     summary: Summary
     receipts: Receipts | None
-    samples: Samples | None
+    samples: Samples
     class_counts: Confusion | None  # None: a run of version 0.1, or one that has measured nothing yet
 
     @classmethod
@@ -89,17 +88,6 @@ class RunRecord:
         """The name of a built-in stream, of a manifest's file or of its folder."""
         return stream_title(str(self.config.get("stream", "?")))
 
-    @cached_property
-    def times(self) -> dict[int, tuple[float, float]]:
-        """First and last time of every time step's training images, where the stream is cut by time."""
-        spans = {event["t"]: event.get("times") for event in self.of("step_begin")}
-        return {t: (float(span[0]), float(span[1])) for t, span in spans.items() if span}
-
-    @property
-    def dates(self) -> dict[int, str]:
-        """The times of every time step as they are written, such as 2024-03-01 to 2024-03-31."""
-        return dict(zip(self.times, format_spans([*self.times.values()]), strict=True))
-
     @property
     def budget(self) -> str:
         """The budget of one time step with its unit."""
@@ -108,9 +96,8 @@ class RunRecord:
             budget = Budget.parse(text)
         except UserError:
             return text
-        if budget.unit != "updates":
-            return str(budget)
-        return f"{budget} update{'' if budget.amount == 1 else 's'}"
+        noun = " update" if budget.amount == 1 else " updates"
+        return f"{budget}{noun if budget.unit == 'updates' else ''}"
 
     @property
     def seed(self) -> int | None:
@@ -174,4 +161,4 @@ def read_runs(paths: Sequence[Path]) -> tuple[RunRecord, ...]:
     """Read run folders in their order, each once."""
     if not paths:
         raise UserError("There is no run to report on; name at least one run folder, as `dietcl train` writes them.")
-    return tuple(RunRecord.read(path) for path in dict.fromkeys(Path(path).resolve() for path in paths))
+    return tuple(RunRecord.read(path) for path in dict.fromkeys(path.resolve() for path in paths))

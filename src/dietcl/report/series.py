@@ -1,8 +1,8 @@
-"""What the charts draw, computed once for the page and for the PNG figures."""
+"""What the charts draw, computed once for the PNG figures and for the page, which takes it as JSON."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,15 @@ import numpy.typing as npt
 from dietcl.budget.accounts import Item
 from dietcl.metrics import Floats
 from dietcl.report.confusion import Ints
+from dietcl.report.groups import Entry, Group, entries_of
 from dietcl.report.runs import RunRecord
+from dietcl.report.style import FEW, NAME_PALETTE
 from dietcl.streams.times import format_spans
 
 _LOSS_POINTS = 400
 _SAMPLES = 40
 _TRIPLES = 8
+INTERACTIVE_STEPS = 150  # a browser is slow at more: then the page has the matrix as its PNG figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ def origin_lines(run: RunRecord) -> Lines | None:
     table = np.full((len(events), max(len(event["accuracy"]) for event in events)), np.nan)
     for row, event in zip(table, events, strict=True):
         row[: len(event["accuracy"])] = event["accuracy"]
-    # Where a time step has no test images, the events hold zeros for want of a value.
+    # Where a time step has no test images, the events have zeros instead of a value.
     tested = np.flatnonzero((run.summary.accuracy >= 0).any(axis=0, keepdims=True))
     lines = {str(k + 1): table[:, k] for k in tested.tolist() if k < table.shape[1]}
     return Lines(t, x, lines) if lines else None
@@ -88,32 +91,26 @@ def spending(run: RunRecord) -> Spending | None:
         return None
     steps = run.receipts.steps
     amounts = [passes_by_purpose(step.items) for step in steps]
-    if run.receipts.unit != "passes":  # seconds are not itemized; passes tell how they divide
+    if run.receipts.unit != "passes":  # seconds are not itemized, so they are divided as the passes are
         for step, passes in zip(steps, amounts, strict=True):
             total = sum(passes.values())
             passes |= {name: step.spent * part / total for name, part in passes.items() if total}
     purposes = dict.fromkeys(name for amount in amounts for name in amount)
     table = {name: np.array([amount.get(name, 0.0) for amount in amounts]) for name in purposes}
-    return Spending(
-        t=tuple(step.t for step in steps),
-        unit=run.receipts.unit,
-        by_purpose={name: values for name, values in table.items() if values.any()},  # evaluation is counted but free
-        unused=np.array([step.unused for step in steps]),
-        budget=np.array([step.budget for step in steps]),
-    )
+    by_purpose = {name: values for name, values in table.items() if values.any()}  # evaluation is counted but free
+    unused, budget = np.array([(step.unused, step.budget) for step in steps]).T
+    return Spending(tuple(step.t for step in steps), run.receipts.unit, by_purpose, unused, budget)
 
 
 def chosen_samples(run: RunRecord) -> list[int]:
     """Return which sample images to show: evenly spread, in the order of the stream."""
-    if run.samples is None:
-        return []
     order = sorted(range(len(run.samples.t)), key=run.samples.t.__getitem__)
     return [order[i] for i in evenly(len(order), _SAMPLES)]
 
 
 def chosen_triples(run: RunRecord) -> list[int]:
     """Return which reconstructions to show."""
-    return evenly(len(run.samples.triples["original"]), _TRIPLES) if run.samples else []
+    return evenly(len(run.samples.triples["original"]), _TRIPLES)
 
 
 def lone_points(values: Floats) -> npt.NDArray[np.bool_]:
@@ -135,26 +132,26 @@ def ceiling(runs: Sequence[RunRecord]) -> float:
 
 def chance_line(runs: Sequence[RunRecord]) -> list[float | None]:
     """Return the accuracy of guessing among the classes seen so far, by time step; None where runs do not agree."""
-    return [1 / classes if classes else None for classes in _agreed(runs, lambda event: event.get("classes"))]
+    return [1 / classes if classes else None for classes in _agreed(runs, "classes")]
 
 
 def shared_dates(runs: Sequence[RunRecord]) -> list[str] | None:
     """Return the user's own dates by time step, if the stream is cut by time and the runs agree in them."""
-    spans = _agreed(runs, lambda event: tuple(event.get("times") or ()))
+    spans = _agreed(runs, "times")
     known = [span for span in spans if span]
     texts = iter(format_spans(known))
     return [next(texts) if span else "–" for span in spans] if known else None
 
 
-def _agreed(runs: Sequence[RunRecord], read: Callable[[dict[str, Any]], Any]) -> list[Any]:
+def _agreed(runs: Sequence[RunRecord], field: str) -> list[Any]:
     """Return by time step what all runs recorded at its beginning; None where they differ or none has begun it."""
-    found: list[set[Any]] = [set() for _ in range(max((run.summary.time_steps for run in runs), default=0))]
+    found: list[list[Any]] = [[] for _ in range(max((run.summary.time_steps for run in runs), default=0))]
     for run in runs:
-        # One that learns everything at once is no authority on single time steps.
+        # A run that learns everything at once knows nothing of single time steps.
         for event in run.of("step_begin") if not is_point(run) or len(runs) == 1 else ():
             if 0 < event["t"] <= len(found):
-                found[event["t"] - 1].add(read(event))
-    return [next(iter(values)) if len(values) == 1 else None for values in found]
+                found[event["t"] - 1].append(event.get(field))
+    return [values[0] if values and values.count(values[0]) == len(values) else None for values in found]
 
 
 def passes_by_purpose(items: Iterable[Item]) -> dict[str, float]:
@@ -186,3 +183,67 @@ def evenly(size: int, limit: int) -> list[int]:
     """Return positions from 0 to below size: all of them, or `limit` evenly spaced ones with both ends included."""
     count = min(size, limit)
     return [round(i * (size - 1) / max(count - 1, 1)) for i in range(count)]
+
+
+def name_colors(runs: Sequence[RunRecord]) -> dict[str, int]:
+    """Give every purpose and loss term a place in the palette, the same in all charts and no two alike in one chart."""
+    charts = [list(losses.lines) for run in runs if (losses := loss_lines(run))]
+    charts += [list(spent.by_purpose) for run in runs if (spent := spending(run))]
+    places: dict[str, int] = {}
+    for i, name in enumerate(dict.fromkeys(name for chart in charts for name in chart)):
+        taken = {places.get(other) for chart in charts if name in chart for other in chart}
+        order = [(i + further) % len(NAME_PALETTE) for further in range(len(NAME_PALETTE))]
+        places[name] = next((place for place in order if place not in taken), order[0])
+    return places
+
+
+def page_data(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return everything the charts of the page need."""
+    entries = entries_of(groups)
+    runs = [entry.run for entry in entries]
+    members = [[i for i, entry in enumerate(entries) if entry.place == place] for place in range(len(groups))]
+    points = [all(map(is_point, group.runs)) for group in groups]
+    return {
+        "measures": [{"key": curve, "title": title} for curve, title in MEASURES.items()],
+        "groups": [
+            {"label": group.label, **vars(group.look), "point": point, "runs": own}
+            for group, point, own in zip(groups, points, members, strict=True)
+        ],
+        "few": FEW,
+        "names": name_colors(runs),
+        "ceiling": ceiling(runs),
+        "chance": chance_line(runs),
+        "dates": shared_dates(runs),
+        "runs": [_run(i, entry) for i, entry in enumerate(entries)],
+    }
+
+
+def _run(index: int, entry: Entry) -> dict[str, Any]:
+    run, summary = entry.run, entry.run.summary
+    is_interactive = summary.time_steps <= INTERACTIVE_STEPS
+    values: dict[str, Any] = {
+        "series": {curve: getattr(summary, curve) for curve in MEASURES},
+        "errors": {curve: getattr(summary, f"{curve}_se") for curve in MEASURES},
+        "matrix": summary.accuracy if is_interactive else (),
+        "matrixErrors": summary.accuracy_se if is_interactive else (),
+        "losses": loss_lines(run),
+        "within": origin_lines(run),
+        "budget": spending(run),
+    }
+    short = entry.label.rpartition(" · ")[2]
+    return {"index": index, "label": entry.label, "short": short, "steps": summary.time_steps, **_plain(values)}
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values; floats have five digits, which is more than a screen can show."""
+    if is_dataclass(value):
+        value = vars(value)
+    elif isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return value

@@ -1,4 +1,4 @@
-"""How groups of runs are told apart: colour times line pattern, the same on the page and in the PNG figures."""
+"""How groups of runs differ in charts: colour times line pattern, the same on the page and in the PNG figures."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -31,7 +31,7 @@ MATPLOTLIB: Any = {
     "xtick.color": "#4B5563",
     "ytick.color": "#4B5563",
     "legend.frameon": False,
-    "text.parse_math": False,  # labels come from the data and may hold dollar signs
+    "text.parse_math": False,  # labels come from the data and may have dollar signs
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.h_pad": 0.12,
     "figure.dpi": 100,
