@@ -176,7 +176,7 @@ def test_solves_cost_their_flops_in_both_lists() -> None:
         assert ledger.spent == 2.5
         with pytest.raises(Overdraft):
             ledger.charge_flops("solve", "ridge", 2 * BASE.pass_flops(100))
-        assert ledger.close().items == (Item("solve", "ridge", 0, 2.5, 2.5 * BASE.pass_flops(100)),)
+        assert ledger.close().items == [Item("solve", "ridge", 0, 2.5, 2.5 * BASE.pass_flops(100))]
 
 
 def test_flops_budget_buys_fewer_passes_with_a_wider_head() -> None:
@@ -363,4 +363,4 @@ def test_misuse_is_told_apart_from_an_overdraft() -> None:
         ledger.charge("memory", "guess", 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prompt"):
         ledger.charge("memory", "prompt", 1)
-    assert ledger.close().items == ()
+    assert ledger.close().items == []

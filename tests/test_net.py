@@ -112,7 +112,7 @@ def test_every_module_runs_as_often_as_the_ledger_says(blobs, method, options, a
 def test_every_module_runs_as_often_as_the_ledger_says_when_time_runs_out(blobs, method, seconds):
     learner = tiny_learner(tiny_config(blobs, method, budget=f"{seconds}s"))
     ticks = itertools.count()
-    learner.ledger._clock = lambda: next(ticks) / 4  # every look at the clock takes a quarter of a second
+    learner.ledger.clock = lambda: next(ticks) / 4  # every look at the clock takes a quarter of a second
     meter = Meter(learner.network)
     for _ in learn(learner):
         check(meter, set(meter.forward), learner.ledger.closed[-1], method)

@@ -116,7 +116,7 @@ def test_a_budget_in_seconds_buys_updates_until_the_time_is_over(blobs):
 def test_evaluation_takes_no_seconds_of_the_budget(blobs):
     clock = iter(np.arange(0, 1e6))
     learner = tiny_learner(tiny_config(blobs, "er", budget="30s"))
-    learner.ledger._clock = lambda: float(next(clock))
+    learner.ledger.clock = lambda: float(next(clock))
     read = learner.loader.read
 
     def slow_read(rows):

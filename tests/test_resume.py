@@ -20,7 +20,7 @@ from dietcl.engine.state import restore_state, save_state
 from dietcl.errors import UserError
 from dietcl.files import LOCK
 from dietcl.report.page import write_report
-from dietcl.run import is_finished
+from dietcl.run_folder import is_finished
 from helpers.recording import hand_over
 from helpers.runs import interrupt, outcome, run
 from helpers.tiny import tiny_config, tiny_learner, write_blobs

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "dietcl.api": (
-        *("Comparison", "Run", "StreamInfo", "compare", "load", "manifest_hash", "open_run", "open_stream"),
-        *("prepare", "reader", "train", "train_config", "weights_identity"),
-    ),
+_HOMES = {  # all other names are in dietcl.api
     "dietcl.config": ("PRESETS", "RunConfig", "Training"),
     "dietcl.config_builder": ("build_config",),
     "dietcl.errors": ("NotFinite", "Stopped", "UserError"),
@@ -47,46 +43,20 @@ _HOMES = {
     "dietcl.streams.holdout": ("hold_out",),
     "dietcl.streams.options": ("Recipe",),
 }
-__all__ = [
-    "PRESETS",
-    "Comparison",
-    "Method",
-    "Model",
-    "NotFinite",
-    "Prediction",
-    "Recipe",
-    "Run",
-    "RunConfig",
-    "Stopped",
-    "StreamInfo",
-    "Training",
-    "UserError",
-    "build_config",
-    "compare",
-    "hold_out",
-    "load",
-    "manifest_hash",
-    "methods",
-    "open_run",
-    "open_stream",
-    "prepare",
-    "reader",
-    "register_method",
-    "solved_head_accuracy",
-    "train",
-    "train_config",
-    "weights_identity",
-]
+__all__ = ["PRESETS", "Comparison", "Method", "Model", "NotFinite", "Prediction", "Recipe", "Run", "RunConfig"]
+__all__ += ["Stopped", "StreamInfo", "Training", "UserError", "build_config", "compare", "hold_out", "load"]
+__all__ += ["manifest_hash", "methods", "open_run", "open_stream", "prepare", "reader", "register_method"]
+__all__ += ["solved_head_accuracy", "train", "train_config", "weights_identity"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is: `import dietcl` alone must not take the time to load torch."""
+    """Load a name on first use: `import dietcl` alone must not take the time to load torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'dietcl' has no attribute {name!r}")
     if name == "methods":
-        return import_module("dietcl.methods")  # which can be called
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'dietcl' has no attribute {name!r}")
+        return import_module("dietcl.methods")  # a module that can be called
+    home = next((module for module, names in _HOMES.items() if name in names), "dietcl.api")
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

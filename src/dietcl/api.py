@@ -50,7 +50,7 @@ class StreamInfo:
     classes: tuple[str, ...]
     steps: tuple[TimeStepInfo, ...]
     identity: str
-    """The same for equal manifests that are cut alike, wherever they lie."""
+    """The same for equal manifests that are cut alike, in any folder."""
 
     def __repr__(self) -> str:
         return f"StreamInfo({self.name}: {len(self.steps)} time steps, {self.images:,} images, {self.labels:,} labels)"
@@ -76,7 +76,7 @@ class Run(RunRecord):
     """A run in its folder: what it measured, its report and its model."""
 
     def report(self, out: Path | str | None = None) -> Path:
-        """Write the HTML page and figures, into the run's folder unless told otherwise; returns the page's path."""
+        """Write the HTML page and figures, by default into the run's folder; returns the page's path."""
         return write_report([self.path], Path(out) if out is not None else self.path)
 
     def model(self, device: str = "auto") -> Model:
@@ -106,8 +106,7 @@ def open_stream(source: str | Path, **options: Any) -> StreamInfo:
     Options are those of `dietcl train --help` that cut a stream: recipe, time_steps, label_rate, cut, seed and others.
     """
     name = _stream_name(source)
-    config = build_config(name, **options)
-    stream, _ = stream_of(config)
+    stream, _ = stream_of(build_config(name, **options))
     steps = tuple(
         TimeStepInfo(step.t, len(step.labeled), len(step.unlabeled), len(test.rows), step.new_classes)
         for step, test in zip(stream.steps, stream.tests, strict=True)
@@ -141,7 +140,7 @@ def train_config(
     notify: Callable[[str], None] = lambda sentence: None,
     **execution: Any,
 ) -> Run:
-    """Carry out a configuration that `build_config` made; options such as device="cpu" say how, not what.
+    """Carry out a configuration of `build_config`; options such as device="cpu" say how, not what.
 
     Raises NotFinite if the run diverged.
     """
@@ -211,7 +210,7 @@ def prepare(
 
 
 def manifest_hash(manifest: str | Path) -> str:
-    """Return an identifier of a manifest's rows, the same wherever its files lie."""
+    """Return an identifier of a manifest's rows, which does not depend on its folder."""
     return open_manifest(Path(manifest)).hash
 
 

@@ -21,9 +21,9 @@ from dietcl.process_pool import Item, Outcome, Progress, Value, Work, attempt, i
 from dietcl.signals import STOPPED
 
 On = Literal["local", "slurm", "ray"]
-# Tells how far an item is from what lies in the shared folders: no pipe leads to another machine.
+# Returns the progress of an item by its files in the shared folder: there is no pipe to another machine.
 ProgressOf = Callable[[Item], float]
-# Does the work on every item, reports how far each is, and yields what became of them.
+# Does the work on every item, reports progress, and yields the outcomes.
 WorkPool = Callable[..., Iterator[Outcome[Any]]]
 
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
@@ -34,16 +34,16 @@ _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
     },
     "ray": {"address": str, "num_cpus": int, "num_gpus": float},
 }
-_SECONDS = 1.0  # from one look at what is under way to the next
+_SECONDS = 1.0  # between two checks of the jobs
 _LATE = 15.0  # seconds within which the result of an ended job shows up in the shared folder
 _GRACE = 30.0  # seconds that cancelled tasks have to save what they did
-# An hour unless told otherwise, as short jobs start early; a run that takes longer goes on in the next hour.
+# An hour by default, as short jobs start early; a run that takes longer goes on in the next hour.
 _TIMEOUT_MIN, _TIMEOUTS = 60, 24
 _LIVING = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "SUSPENDED", "PREEMPTED")
 
 
 def cluster_options(on: On, text: str) -> dict[str, Any]:
-    """Read what every run gets on the cluster, such as partition=gpu,timeout_min=120."""
+    """Parse the options of a cluster's jobs, such as partition=gpu,timeout_min=120."""
     kinds = _OPTIONS.get(on, {})
     if text and not kinds:
         raise UserError(f"--cluster {text}: is for --on slurm and --on ray")
@@ -58,8 +58,8 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
             found[name] = kinds[name](value)
         except ValueError:
             found[name] = 0
-        is_none = name == "num_gpus" and value == "0"
-        if not isinstance(found[name], str) and not 0 < found[name] < inf and not is_none:
+        is_no_gpu = name == "num_gpus" and value == "0"
+        if not isinstance(found[name], str) and not 0 < found[name] < inf and not is_no_gpu:
             kind = "whole number" if kinds[name] is int else "number"
             raise UserError(f"--cluster {name}={value}: give a {kind} above 0")
         if name == "num_gpus" and found[name] > 1 and not found[name].is_integer():
@@ -78,9 +78,9 @@ def work_pool(
     notify: Callable[[str], None],
     again: Work[Item, Value] | None = None,
 ) -> WorkPool:
-    """Return a pool that does work on many items on this machine, SLURM or Ray; refuses at once what is not installed.
+    """Return a pool for this machine, SLURM or Ray; raises at once if a package is not installed.
 
-    Jobs of SLURM keep their files in the folder; without --jobs there are as many at a time as are told for here.
+    Jobs of SLURM keep their files in the folder; without --jobs, `local_jobs` run at a time on this machine.
     """
     given = cluster_options(on, cluster)
     if on == "slurm":
@@ -100,14 +100,14 @@ def need(package: Literal["submitit", "ray"], on: On) -> Any:
 
 
 def slurm_executor(folder: Path, options: Mapping[str, Any], jobs: int | None, cluster: str = "slurm") -> Any:
-    """Return what submits jobs, of which so many or all run at a time; its files and their output go to the folder."""
+    """Return what submits jobs, of which `jobs` or all run at a time; its files and their output go to the folder."""
     submitit = need("submitit", "slurm")
     if cluster == "slurm":
         if not (shutil.which("sbatch") and shutil.which("srun")):
             raise UserError("--on slurm: there is no sbatch here; give the command on a machine of the cluster")
         _refuse_two_in_one_folder(folder, submitit.SlurmJob)
     executor = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=_TIMEOUTS)
-    # What submitit knows of every cluster is a number here; words are SLURM's own, and it wants them to say so.
+    # Options that are numbers are submitit's own for every cluster; the others are SLURM's and need its prefix.
     own = {f"slurm_{name}" if isinstance(value, str) else name: value for name, value in options.items()}
     common = {"name": "dietcl", "timeout_min": _TIMEOUT_MIN, "slurm_array_parallelism": jobs or 100_000}
     executor.update_parameters(**(common | own))
@@ -123,10 +123,7 @@ def on_slurm(
     progress_of: ProgressOf[Item],
     again: Work[Item, Value] | None = None,
 ) -> Iterator[Outcome[Value]]:
-    """Do the work on every item in a job of its own, and yield what became of each as it ends.
-
-    A job that runs out of time or is preempted is queued again, and does `again` when it starts anew.
-    """
+    """Do the work on every item in its own job, and yield each outcome; a job that is queued again does `again`."""
     threads = executor.parameters.get("cpus_per_task", 1)
     calls = [_Job(number, item, work, again or work, threads) for number, item in enumerate(items)]
     try:
@@ -159,7 +156,7 @@ def on_ray(
     progress_of: ProgressOf[Item],
     notify: Callable[[str], None],
 ) -> Iterator[Outcome[Value]]:
-    """Do the work on every item in a task of its own, so many or all at a time, and yield what became of each."""
+    """Do the work on every item in its own task, `jobs` or all at a time, and yield each outcome."""
     ray = need("ray", "ray")
     is_ours = not ray.is_initialized()
     if is_ours:
@@ -168,7 +165,7 @@ def on_ray(
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
         notify(f"no machine of Ray has num_cpus={cpus} and num_gpus={gpus:g}; the runs wait for one that has")
-    # Not tried again, as it might be the run that takes the machine's memory; the same command goes on with it.
+    # Without retries, as the run might have used up the machine's memory; the same command goes on with it.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_call)
     waiting = [_Job(number, item, work, work, cpus) for number, item in enumerate(items)][::-1]
     tasks: dict[Any, int] = {}
@@ -219,12 +216,12 @@ class _Job:
         os.chdir(self.folder)
         os.environ["DIETCL_CACHE"] = str(self.cache)
         use_threads(self.threads)
-        # SLURM also queues jobs again of its own accord, such as those of a machine that failed.
+        # SLURM also queues jobs again itself, such as those of a machine that failed.
         try:
             return (self.again if is_restarted() else self.work)(item, report)
         except Stopped:
             if "SUBMITIT_EXECUTOR" in os.environ:
-                # Not a result, after which nobody would wait for a job that SLURM stopped to queue it again.
+                # No result is left, so that the command waits until SLURM queues the job again.
                 raise SystemExit(STOPPED) from None
             raise
 
@@ -244,14 +241,12 @@ def _refuse_two_in_one_folder(folder: Path, job_class: Any) -> None:
     jobs = [job_class(folder, path.name.removesuffix("_submitted.pkl")) for path in folder.glob("*_submitted.pkl")]
     unfinished = [job for job in jobs if not job.paths.result_pickle.exists()]
     if living := [job.job_id for job in unfinished if job.state in _LIVING]:
-        raise UserError(
-            f"{folder.parent}: jobs of an earlier command are still there; wait until they have ended, "
-            f"or cancel them: scancel {' '.join(sorted(living))}"
-        )
+        advice = f"wait until they have ended, or cancel them: scancel {' '.join(sorted(living))}"
+        raise UserError(f"{folder.parent}: jobs of an earlier command are still there; {advice}")
 
 
 def _outcome(number: int, job: Any) -> Outcome[Any]:
-    """Return what an ended job left; a failure is preceded by where the job's output lies, and ends with the reason."""
+    """Return the outcome of an ended job; a failure starts with the paths of its output and ends with the reason."""
     if not job.paths.result_pickle.exists():
         printed = (job.stderr() or "").strip()
         failure = f"{printed}\nthe job ended as {job.state} without a result; the same command goes on"
@@ -268,7 +263,7 @@ def _outcome(number: int, job: Any) -> Outcome[Any]:
 
 
 def steps_finished(folder: Path) -> float:
-    """Return how many time steps the run in a folder has finished, according to its journal."""
+    """Return how many time steps the run in a folder has finished, according to its events."""
     try:
         return (folder / "events.jsonl").read_bytes().count(b'"step_end"')
     except OSError:
@@ -277,7 +272,7 @@ def steps_finished(folder: Path) -> float:
 
 def _connect(ray: Any, address: str | None) -> None:
     """Join the Ray cluster at an address, or the one that Ray finds, or start one on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of the runs unless the user wants it
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # unless the user wants them
     host, _, port = (address or "").rpartition(":")
     try:
         if port.isdigit() and "/" not in host:

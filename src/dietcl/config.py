@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,10 +47,8 @@ class Training(CheckedOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch < 1 or self.micro_batch < 1 or self.batch % self.micro_batch:
-            raise UserError(
-                f"--batch {self.batch} --micro-batch {self.micro_batch}: "
-                "the batch must be a multiple of the micro-batch"
-            )
+            given = f"--batch {self.batch} --micro-batch {self.micro_batch}"
+            raise UserError(f"{given}: the batch must be a multiple of the micro-batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ class Evaluation:
     test_images: int | None = None
     """Evaluate on a fixed, seeded, stratified sample of this many test images (all by default)."""
     curves: int = 0
-    """Also evaluate at each time step's start and after each of so many equal parts of it (the stability gap)."""
+    """Also evaluate at each time step's start and after each of this many equal parts of it (the stability gap)."""
 
     def __post_init__(self) -> None:
         if self.test_images is not None and self.test_images < 1:
@@ -100,8 +99,7 @@ class Preset:
     training: Training = field(default_factory=Training)
     augmentation: Augmentation = field(default_factory=Augmentation)
     budget: str = "500"
-    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By method, the options whose default belongs to another scale."""
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method, options with other defaults
 
 
 _SMALL: dict[str, dict[str, Any]] = {
@@ -113,27 +111,14 @@ _SMALL: dict[str, dict[str, Any]] = {
     "joint": {"fine_tune_lr": 1.0},
     "ranpac": {"random_features": 2000},
 }
+_small_preset = partial(Preset, augmentation=Augmentation(crop=0.5), budget="40", methods=_SMALL)
+# Larger rates, because few and small updates must do.
+_MICRO = Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4)
+_NANO = Training(batch=64, micro_batch=64, lr=4e-3, head_lr=2e-2, lr_floor=5e-4)
 PRESETS: dict[str, Preset] = {
-    # 32 px on a laptop's CPU: larger rates, because few and small updates must do.
-    "micro": Preset(
-        model=MODELS["micro"],
-        training=Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4),
-        augmentation=Augmentation(crop=0.5),
-        budget="40",
-        methods=_SMALL,
-    ),
-    # A quarter of the cost of `micro`, for experiments of many runs.
-    "nano": Preset(
-        model=MODELS["nano"],
-        training=Training(batch=64, micro_batch=64, lr=4e-3, head_lr=2e-2, lr_floor=5e-4),
-        augmentation=Augmentation(crop=0.5),
-        budget="40",
-        methods=_SMALL,
-    ),
-    "tiny": Preset(model=MODELS["tiny"]),
-    "small": Preset(model=MODELS["small"]),
-    "base": Preset(model=MODELS["base"]),
-    "large": Preset(model=MODELS["large"]),
+    "micro": _small_preset(model=MODELS["micro"], training=_MICRO),  # 32 px on a laptop's CPU
+    "nano": _small_preset(model=MODELS["nano"], training=_NANO),  # a quarter of its cost, for experiments of many runs
+    **{name: Preset(model=MODELS[name]) for name in ("tiny", "small", "base", "large")},
 }
 
 
@@ -156,22 +141,18 @@ class RunConfig:
 
     method: str
     method_config: Options
-    stream: str
-    """Name of a built-in stream, or the path of a manifest."""
-    source: Any
-    """Options of a built-in stream; None for a manifest."""
+    stream: str  # name of a built-in stream, or the path of a manifest
+    source: Any  # options of a built-in stream; None for a manifest
     recipe: Recipe
     model: ModelConfig
-    weights: str | None
-    """`shipped`, a file, or None for random weights."""
+    weights: str | None  # `shipped`, a file, or None for random weights
     training: Training
     augmentation: Augmentation
     budget: str
     accounting: Literal["images", "flops"] = "images"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seed: int = 0
-    first_time_steps: int | None = None
-    """Learn the first so many time steps only."""
+    first_time_steps: int | None = None  # learn only this many
 
     def __post_init__(self) -> None:
         Budget.parse(self.budget)

@@ -138,20 +138,15 @@ def open_source(stream: str) -> Any:
             raise UserError(f"--stream {stream}: is a folder; give the manifest in it, {Path(stream) / MANIFEST}")
         if Path(stream).exists():
             raise UserError(f"--stream {stream}: is no manifest; make one of it: dietcl data prepare {stream}")
-        raise UserError(
-            f"--stream {stream}: no such stream; choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
-        )
+        choice = f"choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
+        raise UserError(f"--stream {stream}: no such stream; {choice}")
     return SOURCES[stream]()
 
 
 def default_recipe(facts: Any) -> Recipe:
     """Return how a stream is cut unless the user says otherwise, by its source or by a manifest's facts."""
-    return Recipe(
-        recipe=facts.recipe,
-        time_steps=facts.time_steps,
-        label_rate=facts.label_rate,
-        cut=getattr(facts, "cut", "count"),
-    )
+    cut: Cut = getattr(facts, "cut", "count")
+    return Recipe(recipe=facts.recipe, time_steps=facts.time_steps, label_rate=facts.label_rate, cut=cut)
 
 
 def recipe_options(default: Recipe) -> RecipeOptions:
@@ -171,7 +166,8 @@ def resolve_recipe(options: RecipeOptions, stream: str, source: Any) -> Recipe:
         if time_steps == "auto":
             time_steps = default.time_steps
             if options.recipe == "class" and not is_default:
-                time_steps = max(1, min(time_steps, _count_classes(stream, source)))
+                index, train = _open_index(stream, source)
+                time_steps = max(1, min(time_steps, len({*index.label[train].tolist()} - {-1})))
     elif time_steps != "auto":
         cut = (default.cut if is_default and default.cut in EVEN_CUTS else "count") if cut == "auto" else cut
     elif is_default and default.cut in EVEN_CUTS:
@@ -191,11 +187,6 @@ def _cut_by_times(cut: Cut | Literal["auto"], stream: str, source: Any) -> tuple
     if not len(times):
         raise UserError("--recipe time: no training row of the manifest has a time; fill in the 'time' column")
     return suggest_cut(times) if cut == "auto" else (cut, count_steps(times, cut))
-
-
-def _count_classes(stream: str, source: Any) -> int:
-    index, train = _open_index(stream, source)
-    return len({*index.label[train].tolist()} - {-1})
 
 
 def _open_index(stream: str, source: Any) -> "tuple[Index, npt.NDArray[np.bool_]]":

@@ -1,9 +1,12 @@
 """How a run is carried out, apart from what it computes; free of torch."""
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from dietcl.budget.budget import Budget
+from dietcl.checked_options import CheckedOptions, Count, Valid
 from dietcl.errors import UserError
 from dietcl.streams.options import BAD_SHARE
 
@@ -11,7 +14,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
+class Execution(CheckedOptions):
     """Where and how a run is carried out; device, precision and threads change the rounding, nothing else does."""
 
     device: str = "auto"
@@ -22,39 +25,31 @@ class Execution:
     """What the network computes in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     fresh: bool = False
     """Start over if the folder holds a run."""
-    bad_images: float = BAD_SHARE
+    bad_images: Annotated[float, Valid(lambda x: 0 <= x <= 1, "give a share between 0 and 1")] = BAD_SHARE
     """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
-    checkpoint_every: int = 100
+    checkpoint_every: Count = 100
     """Updates between checkpoints; the end of every time step is one, too."""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: Annotated[float, Valid(lambda x: x > 0, "give a number above 0")] = 10.0
     """Minutes between checkpoints, if that comes first."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """How many checkpoints to keep; a damaged one leaves those before it."""
     stop_after: str | None = None
     """Save and stop after this time, such as 2h, with exit code 75 (0 if torchrun or srun started several
     processes); the same command goes on."""
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give at least 1")
+        super().__post_init__()
         if self.threads is not None and self.threads < 1:
             raise UserError(f"--threads {self.threads}: give at least 1, or leave it out for all cores")
-        if not self.checkpoint_minutes > 0:
-            raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: give a number above 0")
-        if not 0 <= self.bad_images <= 1:
-            raise UserError(f"--bad-images {self.bad_images}: give a share between 0 and 1")
-        self.time_limit  # noqa: B018 (it refuses what is no time)
+        self.time_limit  # noqa: B018 (it raises if the value is no time)
 
     @property
-    def time_limit(self) -> float | None:
-        """Seconds after which the run saves itself and stops; None: never."""
+    def time_limit(self) -> float:
+        """Seconds after which the run saves itself and stops; infinity by default."""
         if self.stop_after is None:
-            return None
-        try:
+            return math.inf
+        with suppress(UserError):
             limit = Budget.parse(self.stop_after)
-        except UserError:
-            limit = None
-        if limit is None or limit.unit != "seconds":
-            raise UserError(f"--stop-after {self.stop_after}: give a time such as 2h, 15min, 90s or 1h30min")
-        return limit.amount
+            if limit.unit == "seconds":
+                return limit.amount
+        raise UserError(f"--stop-after {self.stop_after}: give a time such as 2h, 15min, 90s or 1h30min")

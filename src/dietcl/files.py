@@ -38,6 +38,20 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config.json of a run's folder; empty if there is none."""
+    path = folder / "config.json"
+    if not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is no configuration of a run; choose another --out")
+    return found
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: under a temporary name, synced, then renamed; a failed write leaves nothing behind."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -50,7 +64,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    # So that the new name survives a loss of power; not every system can sync a folder.
+    with suppress(OSError, AttributeError):
+        descriptor = os.open(path.parent, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
@@ -60,16 +80,6 @@ def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
     stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     write_bytes(path, stream.getvalue())
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries, so that renames survive a loss of power; not every system can."""
-    with suppress(OSError, AttributeError):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def make_folder(path: Path, advice: str = "choose another --out") -> Path:
@@ -96,10 +106,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if error.errno not in _DISK_FULL | _NOT_WRITABLE:
             raise
         advice = "free some space" if error.errno in _DISK_FULL else "make it writable"
-        raise UserError(
-            f"{error.filename or folder}: cannot be written ({reason(error)}); {advice} and repeat the same command: "
-            "it resumes from the last checkpoint"
-        ) from None
+        advice = f"{advice} and repeat the same command: it resumes from the last checkpoint"
+        raise UserError(f"{error.filename or folder}: cannot be written ({reason(error)}); {advice}") from None
 
 
 @contextmanager
@@ -111,9 +119,8 @@ def locked(folder: Path, warn: Callable[[str], None]) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise UserError(
-            f"{folder}: {_holder(file)} is writing to it; wait until it ends, stop it, or choose another --out"
-        ) from None
+        advice = "wait until it ends, stop it, or choose another --out"
+        raise UserError(f"{folder}: {_holder(file)} is writing to it; {advice}") from None
     except OSError as error:
         warn(f"{folder}: cannot be locked ({reason(error)}); make sure that no other process writes to it")
     try:
@@ -138,9 +145,8 @@ def scratch(parent: Path) -> Iterator[Path]:
         process = old.name.split("-")[-2]
         if process.isdigit() and not _is_running(int(process)):
             shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        dir=parent, prefix=f".scratch-{host}-{os.getpid()}-", ignore_cleanup_errors=True
-    ) as folder:
+    prefix = f".scratch-{host}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=parent, prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
@@ -150,5 +156,5 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # another user's process
+        pass  # another user's process
     return True

@@ -15,11 +15,10 @@ def places() -> tuple[int, int, int, int]:
     if all(name in os.environ for name in names):
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
         return rank, size, local_rank, local_size
-    # Only steps that srun started have these; a batch script itself also knows of tasks, but is one process.
+    # Only steps that srun started have these; a batch script itself has a number of tasks, too, but is one process.
     if "SLURM_STEP_NUM_TASKS" in os.environ and "SLURM_PROCID" in os.environ:
         size = int(os.environ["SLURM_STEP_NUM_TASKS"])
-        per_node = os.environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
-        first = re.match(r"\d+", per_node)
+        first = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
         local_size = int(first.group()) if first else size
         return int(os.environ["SLURM_PROCID"]), size, int(os.environ.get("SLURM_LOCALID", "0")), local_size
     return 0, 1, 0, 1

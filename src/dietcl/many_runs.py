@@ -1,4 +1,4 @@
-"""Many runs with one table in the end: each is carried out wherever there is room, and none stops the others."""
+"""Many runs with one table at the end; a run that fails does not stop the others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ PlannedRun = tuple[RunConfig, Path]
 
 @dataclass(frozen=True)
 class RunWork:
-    """Carries out one run, in whatever process or on whatever machine."""
+    """Carries out one run, in any process or on any machine."""
 
     execution: Execution
 
@@ -42,7 +42,7 @@ def runs_due(runs: Sequence[PlannedRun], execution: Execution, out: Path) -> lis
     configs = (path.read_text(encoding="utf-8", errors="replace") for path in out.glob("*/config.json"))
     if (out / "report.html").exists() and not any("stream_identity" in config for config in configs):
         raise UserError(f"{out}: holds a report.html that is not about runs in this folder; choose another --out")
-    # Drawn once, before several processes want it.
+    # Drawn once, before several processes need it.
     streams = {config.seed: stream_of(config)[0] for config, _ in runs}
     if execution.fresh:
         return list(runs)
@@ -59,7 +59,7 @@ def carry_out_all(
     pool: WorkPool,
     progress: Callable[[int, float], None] = lambda number, time_steps: None,
 ) -> Iterator[tuple[PlannedRun, str | None]]:
-    """Carry out runs; yields each as it ends, with a sentence if it failed (its log lies beside its folder)."""
+    """Carry out runs; yields each as it ends, with a sentence if it failed (its log is beside its folder)."""
     make_folder(out)
     for outcome in pool(RunWork(execution), runs, progress=progress):
         config, folder = runs[outcome.number]

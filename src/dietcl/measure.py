@@ -16,8 +16,7 @@ from dietcl.streams.manifest import SPLITS
 from dietcl.streams.storage import Storage
 
 Split = Literal["auto", "train", "test", "all"]
-_EXAMPLES = 4  # images kept of each of the most frequent mistakes
-_MISTAKES = 12
+_MISTAKES, _EXAMPLES = 12, 4  # how many of the most frequent mistakes are shown, and how many images of each
 _CHUNK = 256
 
 
@@ -54,20 +53,21 @@ def measure(
         progress(min(start + _CHUNK, len(rows)), len(rows))
     good = ~np.isin(rows, list(storage.bad))
     if not good.any():
-        raise UserError(
-            f"{manifest}: none of its {len(rows)} labeled images can be read; `dietcl data check` lists why"
-        )
+        why = f"none of its {len(rows)} labeled images can be read"
+        raise UserError(f"{manifest}: {why}; `dietcl data check` lists why")
     rows, predicted = rows[good], predicted[good]
     truth = number_of_code[index.label[rows]]
     cells, count = np.unique(np.stack([truth, predicted]), axis=1, return_counts=True)
     confusion = Confusion(model.classes, cells[0], cells[1], count)
-    codes = np.unique(index.label[rows])
-    return Measurement(
-        confusion,
-        _examples(confusion, storage, rows, truth, predicted),
-        tuple(storage.describe(row) for row in storage.bad),
-        tuple(index.classes[code] for code in codes if number_of_code[code] < 0),
-    )
+    unreadable = tuple(storage.describe(row) for row in storage.bad)
+    unknown = tuple(index.classes[code] for code in np.unique(index.label[rows]) if number_of_code[code] < 0)
+    chosen: list[tuple[int, str, str]] = []
+    for mistake in confusion.mistakes(_MISTAKES):
+        is_one = (truth == numbers.get(mistake.truth, -1)) & (predicted == numbers.get(mistake.predicted, -1))
+        chosen += [(row, mistake.truth, mistake.predicted) for row in rows[is_one][:_EXAMPLES].tolist()]
+    images = storage.read(np.array([row for row, _, _ in chosen], np.int64)).permute(0, 2, 3, 1).numpy()
+    examples = Examples(images, tuple(label for _, label, _ in chosen), tuple(answer for _, _, answer in chosen))
+    return Measurement(confusion, examples, unreadable, unknown)
 
 
 def _rows(index: Index, manifest: Path, split: Split) -> npt.NDArray[np.int64]:
@@ -81,24 +81,3 @@ def _rows(index: Index, manifest: Path, split: Split) -> npt.NDArray[np.int64]:
         where = "" if chosen in ("auto", "all") else f" in the split {chosen}"
         raise UserError(f"{manifest}: no image{where} has a label, so there is nothing to measure; label some")
     return rows
-
-
-def _examples(
-    confusion: Confusion,
-    storage: Storage,
-    rows: npt.NDArray[np.int64],
-    truth: npt.NDArray[np.int64],
-    predicted: npt.NDArray[np.int64],
-) -> Examples:
-    numbers = {name: number for number, name in enumerate(confusion.classes)}
-    chosen: list[int] = []
-    labels: list[str] = []
-    answers: list[str] = []
-    for mistake in confusion.mistakes(_MISTAKES):
-        is_one = (truth == numbers.get(mistake.truth, -1)) & (predicted == numbers.get(mistake.predicted, -1))
-        found = np.flatnonzero(is_one)[:_EXAMPLES].tolist()
-        chosen += found
-        labels += [mistake.truth] * len(found)
-        answers += [mistake.predicted] * len(found)
-    images = storage.read(rows[np.array(chosen, np.int64)]).permute(0, 2, 3, 1).numpy()
-    return Examples(images, tuple(labels), tuple(answers))

@@ -1,4 +1,4 @@
-"""Integer counts -> every figure: accuracy, forgetting, transfer, their standard errors, and paired differences.
+"""Every measure of a run from integer counts: accuracy, forgetting, transfer, standard errors, paired differences.
 
 Row t of every matrix was measured after learning time step t + 1; column k holds the test images of time step k + 1.
 A cell without test images is unknown (nan), never 0, and is left out of every mean.
@@ -7,6 +7,7 @@ A cell without test images is unknown (nan), never 0, and is left out of every m
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,54 +81,38 @@ def summarize(correct: npt.ArrayLike, count: npt.ArrayLike, loss_sum: npt.ArrayL
     time_steps = len(seen)
     accuracy, variance = _rates(right, seen)
     until_now = np.tri(time_steps, dtype=bool)
-    before = np.tri(time_steps, k=-1, dtype=bool)
-    mean, mean_se, pooled, pooled_se = _along_stream(right, seen, until_now)
-    old_mean, old_mean_se, old_pooled, old_pooled_se = _along_stream(right, seen, before)
+    all_seen = _along_stream(right, seen, until_now)
+    old = _along_stream(right, seen, np.tri(time_steps, k=-1, dtype=bool))
     cells = np.where(until_now, _ratio(losses, seen), np.nan)
-    current, current_se = np.diagonal(accuracy).copy(), np.sqrt(np.diagonal(variance))
+    current = np.diagonal(accuracy).copy()
+    curves: dict[str, Any] = {"current": current, "current_se": np.sqrt(np.diagonal(variance))}
+    curves |= {f"old_{name}": curve for name, curve in old.items()}
 
-    measured = np.flatnonzero(~np.isnan(mean))
+    measured = np.flatnonzero(~np.isnan(all_seen["mean"]))
     last = int(measured[-1]) if len(measured) else -1
     at_end = accuracy[last, :last] if last > 0 else np.empty(0)
     # A column counts from the time step that taught it: what came by forward transfer cannot be forgotten.
     best = np.fmax.reduce(np.where(until_now, accuracy, np.nan)[: max(last, 0)], axis=0, initial=np.nan)
 
-    def final(curve: Floats) -> float:
-        return float(curve[last]) if last >= 0 else math.nan
-
+    finals: dict[str, Any] = {
+        f"final_{name}": float(curve[last]) if last >= 0 else math.nan for name, curve in (all_seen | curves).items()
+    }
     return Summary(
         time_steps=time_steps,
         learned=last + 1,
         test_images=int(seen[last, : last + 1].sum()) if last >= 0 else 0,
         accuracy=accuracy,
         accuracy_se=np.sqrt(variance),
-        accuracy_mean=mean,
-        accuracy_mean_se=mean_se,
-        accuracy_pooled=pooled,
-        accuracy_pooled_se=pooled_se,
         loss_mean=_ratio(np.nansum(cells, axis=1), (~np.isnan(cells)).sum(axis=1)),
         loss_pooled=_ratio((losses * until_now).sum(axis=1), (seen * until_now).sum(axis=1)),
-        current=current,
-        current_se=current_se,
-        old_mean=old_mean,
-        old_mean_se=old_mean_se,
-        old_pooled=old_pooled,
-        old_pooled_se=old_pooled_se,
-        final_mean=final(mean),
-        final_mean_se=final(mean_se),
-        final_pooled=final(pooled),
-        final_pooled_se=final(pooled_se),
-        final_current=final(current),
-        final_current_se=final(current_se),
-        final_old_mean=final(old_mean),
-        final_old_mean_se=final(old_mean_se),
-        final_old_pooled=final(old_pooled),
-        final_old_pooled_se=final(old_pooled_se),
-        average_mean=_known_mean(mean),
-        average_pooled=_known_mean(pooled),
+        average_mean=_known_mean(all_seen["mean"]),
+        average_pooled=_known_mean(all_seen["pooled"]),
         forgetting=_known_mean(best[: len(at_end)] - at_end),
         backward_transfer=_known_mean(at_end - current[: len(at_end)]),
         forward_transfer=_known_mean(np.diagonal(accuracy, offset=1)),
+        **{f"accuracy_{name}": curve for name, curve in all_seen.items()},
+        **curves,
+        **finals,
     )
 
 
@@ -182,18 +167,18 @@ def _checked(correct: npt.ArrayLike, count: npt.ArrayLike, loss_sum: npt.ArrayLi
     return right.astype(np.int64), seen.astype(np.int64), losses
 
 
-def _along_stream(correct: Counts, count: Counts, mask: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
-    """Return mean, its standard error, pooled, its standard error of each row's masked columns."""
+def _along_stream(correct: Counts, count: Counts, mask: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the mean and the pooled accuracy of each row's masked columns, and their standard errors."""
     correct, count = np.where(mask, correct, 0), np.where(mask, count, 0)
     rate, variance = _rates(correct, count)
     columns, images = (count > 0).sum(axis=1), count.sum(axis=1)
-    return (
-        _ratio(np.nansum(rate, axis=1), columns),
-        _ratio(np.sqrt(np.nansum(variance, axis=1)), columns),
-        _ratio(correct.sum(axis=1), images),
+    return {
+        "mean": _ratio(np.nansum(rate, axis=1), columns),
+        "mean_se": _ratio(np.sqrt(np.nansum(variance, axis=1)), columns),
+        "pooled": _ratio(correct.sum(axis=1), images),
         # The sample is stratified by time step: only the spread within columns is chance.
-        _ratio(np.sqrt(np.nansum(variance * np.square(count, dtype=np.float64), axis=1)), images),
-    )
+        "pooled_se": _ratio(np.sqrt(np.nansum(variance * np.square(count, dtype=np.float64), axis=1)), images),
+    }
 
 
 def _rates(correct: Counts, count: Counts) -> tuple[Floats, Floats]:
@@ -214,5 +199,5 @@ def _known_mean(values: Floats) -> float:
 
 
 def known(value: float) -> float | None:
-    """Return None for what is no number: JSON has no word for it."""
+    """Return None for nan and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""A trained model: all that a run needs to answer, kept as model.safetensors and model.json, without pickle."""
+"""A trained model: everything needed to predict, saved as model.safetensors and model.json, without pickle."""
 
 import dataclasses
 import hashlib
@@ -22,6 +22,7 @@ from dietcl import __version__
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel
 from dietcl.budget.ledger import Ledger
+from dietcl.engine.checkpoint_files import below, on_cpu
 from dietcl.engine.device import pick_device, pick_precision
 from dietcl.engine.learner import Learner
 from dietcl.errors import UserError, reason
@@ -42,9 +43,11 @@ from dietcl.streams.storage import squares
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
 FORMAT = 1
 BATCH = 64
-_AT_ONCE = 16  # images that a thread decodes at a time: handing over each by itself would take as long as a small one
+_AT_ONCE = 16  # images that a thread decodes at a time: a task for each would take as long as a small image
 _NEEDED = ("format", "method", "method_config", "model", "classes", "seed", "cost", "tensors", "digest")
 _MODULES, _STATE = "modules/", "method/"
+# A batch of images, the squares that they become, and the work on them, which returns what cannot be read.
+_Decoding = tuple[list[ImageInput], Tensor, list[Future[list[Unreadable | None]]]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Prediction:
 
 
 class Model:
-    """Classifies images as the run did that it comes from."""
+    """Classifies images as the run that trained it does."""
 
     def __init__(self, description: dict[str, Any], net: Net, ledger: Ledger, method: Method) -> None:
         self.description = description
@@ -84,7 +87,8 @@ class Model:
         found: list[Prediction] = []
         for image, prediction in self.iterate(_each(images), top, batch):
             if isinstance(prediction, Unreadable):
-                raise UserError(f"{_title(image, len(found))}: {prediction}")
+                title = image if isinstance(image, str | Path) else f"image {len(found)}"
+                raise UserError(f"{title}: {prediction}")
             found.append(prediction)
         return found
 
@@ -106,7 +110,7 @@ class Model:
         waiting = iter(images)
         with ThreadPoolExecutor(cores(), thread_name_prefix="decode") as pool:
             ahead = self._decode(pool, list(islice(waiting, batch)))
-            while ahead.images:
+            while ahead[0]:
                 current, ahead = ahead, self._decode(pool, list(islice(waiting, batch)))
                 yield from self._answer(current, top)
 
@@ -115,15 +119,13 @@ class Model:
         with self._ledger.free(), torch.no_grad():
             return self._method.predict(self._net, normalize(images.to(self._net.device))).float()
 
-    def _decode(self, pool: ThreadPoolExecutor, images: list[ImageInput]) -> "_Decoding":
+    def _decode(self, pool: ThreadPoolExecutor, images: list[ImageInput]) -> _Decoding:
         squares_BCHW = torch.empty((len(images), *self._shape), dtype=torch.uint8)
         parts = [slice(start, start + _AT_ONCE) for start in range(0, len(images), _AT_ONCE)]
-        return _Decoding(
-            images, squares_BCHW, [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
-        )
+        return images, squares_BCHW, [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
 
     def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> list[Unreadable | None]:
-        """Write each image's square in the middle into its place; returns why there is none."""
+        """Write each image's center square into its place; returns why an image has none."""
         failures: list[Unreadable | None] = [None] * len(images)
         for i, image in enumerate(images):
             if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == self._shape:
@@ -135,45 +137,36 @@ class Model:
                 failures[i] = failure
         return failures
 
-    def _answer(self, decoding: "_Decoding", top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
-        failures = list(chain.from_iterable(part.result() for part in decoding.parts))
+    def _answer(self, decoding: _Decoding, top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
+        images, squares_BCHW, parts = decoding
+        failures = list(chain.from_iterable(part.result() for part in parts))
         good = [i for i, failure in enumerate(failures) if failure is None]
-        squares_BCHW = decoding.squares_BCHW
         answers = iter(self._best(squares_BCHW if len(good) == len(failures) else squares_BCHW[good], top))
-        for image, failure in zip(decoding.images, failures, strict=True):
+        for image, failure in zip(images, failures, strict=True):
             yield image, next(answers) if failure is None else failure
 
     def _best(self, squares_BCHW: Tensor, top: int) -> list[Prediction]:
         if not len(squares_BCHW):
             return []
         scores_BC = self.scores(squares_BCHW)
-        # By the scores, and the first of equal ones, as in the evaluation of a run: probabilities may round to equals.
-        if top == 1:
-            best_BT = scores_BC.argmax(1, keepdim=True)
-        else:
+        # By score, and the first of equal ones, as in the evaluation of a run: probabilities may round to equals.
+        best_BT = scores_BC.argmax(1, keepdim=True)
+        if top > 1:
             best_BT = scores_BC.argsort(dim=1, descending=True, stable=True)[:, :top]
         shares_BT = self._method.probabilities(scores_BC).gather(1, best_BT)
         pairs = zip(best_BT.tolist(), shares_BT.tolist(), strict=True)
         return [Prediction(tuple(self.classes[i] for i in row), tuple(shares)) for row, shares in pairs]
 
 
-@dataclass(frozen=True)
-class _Decoding:
-    """A batch of images, the squares that they become, and the work on them, which tells what cannot be read."""
-
-    images: list[ImageInput]
-    squares_BCHW: Tensor
-    parts: list[Future[list[Unreadable | None]]]
-
-
 def save_model(learner: Learner, folder: Path) -> None:
-    """Write all that the learner's method needs to answer into a folder."""
+    """Write everything that the learner's method needs to predict into a folder."""
     method, config = learner.method, learner.config
     tensors = dict(learner.network.state_dict())
     for name, module in method.predict_modules().items():
         tensors |= {f"{_MODULES}{name}/{key}": value for key, value in module.state_dict().items()}
     tensors |= {f"{_STATE}{name}": value for name, value in method.predict_state().items()}
-    data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, {"format": str(FORMAT)})
+    data = save(on_cpu(tensors), {"format": str(FORMAT)})
+    resizing = {"crop": "the square in the middle", "resize": "bilinear, antialiased", "size": config.model.image_size}
     description = {
         "format": FORMAT,
         "dietcl": __version__,
@@ -181,53 +174,42 @@ def save_model(learner: Learner, folder: Path) -> None:
         "method_config": dataclasses.asdict(config.method_config),
         "model": dataclasses.asdict(config.model),
         "classes": list(learner.stream.classes[: learner.net.classes]),
-        "preprocessing": {
-            "crop": "the square in the middle",
-            "resize": "bilinear, antialiased",
-            "size": config.model.image_size,
-            "mean": MEAN,
-            "std": STD,
-        },
+        "preprocessing": {**resizing, "mean": MEAN, "std": STD},
         "seed": config.seed,
         "cost": dataclasses.asdict(learner.ledger.cost),
         "tensors": {name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()},
-        "digest": _digest(data),
+        "digest": hashlib.sha256(data).hexdigest(),
     }
     write_bytes(folder / TENSORS, data)
     write_json(folder / DESCRIPTION, description)
 
 
 def load_model(path: Path | str, device: str = "auto", precision: Precision = "auto") -> Model:
-    """Load the model of a run folder, or say what of it is missing."""
+    """Load the model of a run folder; UserError says what is missing."""
     folder = _folder_of(Path(path))
     description = _read_description(folder / DESCRIPTION)
     tensors = _read_tensors(folder / TENSORS, description)
     place = pick_device(device)
-    if description["method"] not in METHODS:
-        raise UserError(
-            f"{folder}: there is no method {description['method']}; import the file that registers it with "
-            "register_method before the model is loaded"
-        )
+    name, seed = description["method"], description["seed"]
+    if name not in METHODS:
+        advice = "import the file that registers it with register_method before the model is loaded"
+        raise UserError(f"{folder}: there is no method {name}; {advice}")
     try:
-        model_config = ModelConfig(**description["model"])
-        options = dataclasses.replace(method_config(description["method"]), **description["method_config"])
-        method = method_class(description["method"])(options)
-        network = build_network(model_config, description["seed"]).to(place)
+        method = method_class(name)(dataclasses.replace(method_config(name), **description["method_config"]))
+        network = build_network(ModelConfig(**description["model"]), seed).to(place)
         network.head.cosine_scale = method.cosine_scale
         ledger = Ledger(Budget(1, "updates"), "images", 1, CostModel.from_json(description["cost"]))
-        net = Net(network, ledger, description["seed"], dict, lambda sentence: None, pick_precision(precision, place))
+        net = Net(network, ledger, seed, dict, lambda sentence: None, pick_precision(precision, place))
         method.setup(net)
         network.head.grow(len(description["classes"]), torch.Generator())
-        own = {name: value for name, value in tensors.items() if not name.startswith((_MODULES, _STATE))}
-        network.load_state_dict(own)
-        # First the state, because a method may need it to make its modules.
-        method.load_predict_state(_below(tensors, _STATE, place))
-        for name, module in method.predict_modules().items():
-            module.load_state_dict(_below(tensors, f"{_MODULES}{name}/", place))
+        network.load_state_dict({k: value for k, value in tensors.items() if not k.startswith((_MODULES, _STATE))})
+        # First the state, because a method may need it to build its modules.
+        method.load_predict_state({k: value.to(place) for k, value in below(tensors, _STATE).items()})
+        for key, module in method.predict_modules().items():
+            module.load_state_dict(below(tensors, f"{_MODULES}{key}/"))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(
-            f"{folder}: its {DESCRIPTION} and {TENSORS} do not fit this version ({reason(error)})"
-        ) from None
+        files = f"{DESCRIPTION} and {TENSORS}"
+        raise UserError(f"{folder}: its {files} do not fit this version ({reason(error)})") from None
     return Model(description, net, ledger, method)
 
 
@@ -269,26 +251,14 @@ def _read_tensors(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({reason(error)}), {advice}") from None
     if missing := [name for name in description["tensors"] if name not in tensors]:
         raise UserError(f"{path}: lacks {', '.join(missing[:3])}, {advice}")
-    if _digest(data) != description["digest"]:
+    if hashlib.sha256(data).hexdigest() != description["digest"]:
         raise UserError(f"{path}: is damaged (its checksum is not the one in {DESCRIPTION}), {advice}")
     return tensors
 
 
-def _below(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value.to(device) for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _each(images: ImageInput | Iterable[ImageInput]) -> Iterable[ImageInput]:
-    """Return the images one by one, where a single one was given too."""
+    """Return the images; a single one becomes a list."""
     is_single = isinstance(images, str | Path | bytes | Image.Image)
     if isinstance(images, Tensor) or (isinstance(images, np.ndarray) and images.dtype.kind not in "OU"):
         is_single = images.ndim < 4  # and a table's column of paths is no image
     return [images] if is_single else images  # type: ignore[list-item, return-value]
-
-
-def _title(image: ImageInput, number: int) -> str:
-    return str(image) if isinstance(image, str | Path) else f"image {number}"

@@ -23,20 +23,8 @@ from dietcl.files import default_cache, disk_errors, locked, make_folder, write_
 from dietcl.methods.method_options import Search, requested_search
 from dietcl.model import save_model
 from dietcl.plural import plural
-from dietcl.run_folder import (
-    describe,
-    empty,
-    identity,
-    is_finished,
-    keep_search,
-    keep_trials,
-    kept_search,
-    refuse_another,
-    refuse_to_empty,
-    save_results,
-    sweep_up,
-)
-from dietcl.signals import Timer, listening
+from dietcl.run_folder import clean, describe, identity, is_done, keep_search, keep_trials, kept_search, save_results
+from dietcl.signals import listening
 from dietcl.streams.index import Index, open_manifest
 from dietcl.streams.stream import Stream, remarks
 from dietcl.streams.stream_cache import cached_stream
@@ -46,7 +34,7 @@ Notify = Callable[[str], None]
 
 
 class EventRecorder:
-    """Writes events to the event_log and passes progress on; in all processes but the first it does neither."""
+    """Writes events to the event log, which only the first process has, and passes progress on."""
 
     event_log: EventLog | None = None
 
@@ -55,7 +43,7 @@ class EventRecorder:
         self.notify = notify
 
     def event(self, event: str, **fields: object) -> None:
-        """Write an event down."""
+        """Write an event."""
         if self.event_log is not None:
             self.event_log.write(event, **fields)
 
@@ -84,48 +72,45 @@ def execute(
     notify: Notify = lambda sentence: None,
     world: World | None = None,
 ) -> None:
-    """Carry out a run in its folder; an unfinished one of the same configuration is continued, unless told otherwise.
+    """Carry out a run in its folder; an unfinished one of the same configuration goes on, unless `fresh` is set.
 
     Raises Stopped if it was asked to stop; then the run is saved.
     """
-    world, timer, fresh = world or World(), Timer(execution.time_limit), execution.fresh
+    deadline = time.monotonic() + execution.time_limit
+    world, fresh = world or World(), execution.fresh
     if not world.is_first:
         progress, notify = (lambda t, fraction: None), (lambda sentence: None)
     with world.in_turn():
         stream, index = stream_of(config, progress)
     if not stream.classes:
-        raise UserError(
-            f"--label-rate {config.recipe.label_rate}: no label is revealed, as it rounds to none in every class and "
-            "time step, or the manifest has none; raise it, add --at-least-one, or label some images"
-        )
+        why = "no label is revealed, as it rounds to none in every class and time step, or the manifest has none"
+        advice = "raise it, add --at-least-one, or label some images"
+        raise UserError(f"--label-rate {config.recipe.label_rate}: {why}; {advice}")
     device = pick_device(execution.device, world.gpu)
     equipment = Equipment(index, device, pick_precision(execution.precision, device), execution.bad_images, world)
     kind, *others = dict.fromkeys(world.exchange(str(equipment.precision).removeprefix("torch.")))
     if others:
-        raise UserError(
-            f"--precision {execution.precision}: is {kind} on one device and {others[0]} on another; choose one"
-        )
+        both = f"is {kind} on one device and {others[0]} on another"
+        raise UserError(f"--precision {execution.precision}: {both}; choose one")
     run_identity = identity(config, stream, kind)
-    if world.first(lambda: _is_done(run_identity, folder, fresh)):
+    if world.first(lambda: is_done(run_identity, folder, fresh)):
         notify(f"{folder}: finished before, so nothing was done")
         return
     for remark in remarks(stream, index):
         notify(f"{config.stream}: {remark}")
-    micro_batches = config.training.batch // config.training.micro_batch
-    if world.size > micro_batches:
-        notify(
-            f"{world.size} processes share {micro_batches} micro-batches an update; a smaller --micro-batch gives more"
-        )
+    count = config.training.batch // config.training.micro_batch
+    if world.size > count:
+        notify(f"{world.size} processes share {count} micro-batches an update; a smaller --micro-batch gives more")
     search = requested_search(config.method_config)
     if search:
         require_labels(config, search, stream)
     recorder = EventRecorder(progress, notify)
     stopped = Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
     learner = assemble(config, stream, equipment, recorder)
-    # Only now: what cannot be started must neither claim the folder nor empty it.
+    # Only now: a run that cannot be started must neither claim the folder nor empty it.
     with _claimed(run_identity | {"hash": config.hash()}, world, folder, fresh, notify), listening(world, notify):
         if search:
-            found = _find_value(config, search, stream, equipment, folder, timer, recorder)
+            found = _find_value(learner, search, stream, equipment, folder, deadline)
             if found is None:
                 raise stopped
             settled = replace(config, method_config=replace(config.method_config, **{search.option: found.value}))
@@ -134,33 +119,31 @@ def execute(
         if world.is_first and (before := describe(learner, folder)):
             notify(f"{folder}: was begun with {' and '.join(before)}, so it rounds differently from here on")
         checkpoints = Checkpoints(folder / CHECKPOINTS, execution.keep_checkpoints)
-        with _recording(recorder, folder, _take_up(learner, checkpoints, folder, notify), world):
-            if not _learn(learner, folder, checkpoints, recorder, execution, timer):
-                raise stopped
+        kept = _take_up(learner, checkpoints, folder, notify)
+        recorder.event_log = EventLog(folder / "events.jsonl", kept) if world.is_first else None
+        try:
+            is_learned = _learn(learner, folder, checkpoints, recorder.event_log, execution, deadline)
+        except NotFinite as stop:
+            recorder.event("stopped", reason=str(stop))
+            raise
+        finally:
+            if recorder.event_log is not None:
+                recorder.event_log.close()
+        if not is_learned:
+            raise stopped
         if world.is_first:
             _finish(learner, folder, notify)
 
 
-def _is_done(run_identity: dict[str, Any], folder: Path, fresh: bool) -> bool:
-    """Refuse a folder that is not for this run; tell whether there is nothing left to do in it."""
-    if fresh:
-        refuse_to_empty(folder)
-        return False
-    refuse_another(run_identity, folder)
-    return is_finished(folder)
-
-
 @contextmanager
 def _claimed(run_identity: dict[str, Any], world: World, folder: Path, fresh: bool, notify: Notify) -> Iterator[None]:
-    """Hold the folder against other processes, make it this run's, and say so in one sentence when it is full."""
+    """Lock the folder and prepare it for this run; a full disk raises one sentence."""
     held = ExitStack()
 
     def begin() -> None:
         held.enter_context(locked(make_folder(folder), notify))
-        _is_done(run_identity, folder, fresh)  # somebody may have been at work in it meanwhile
-        if fresh:
-            empty(folder)
-        sweep_up(folder)
+        is_done(run_identity, folder, fresh)  # another process may have used it meanwhile
+        clean(folder, fresh)
         write_json(folder / "config.json", run_identity)
 
     with held, disk_errors(folder):
@@ -169,26 +152,20 @@ def _claimed(run_identity: dict[str, Any], world: World, folder: Path, fresh: bo
 
 
 def _find_value(
-    config: RunConfig,
-    search: Search,
-    stream: Stream,
-    equipment: Equipment,
-    folder: Path,
-    timer: Timer,
-    recorder: EventRecorder,
+    learner: Learner, search: Search, stream: Stream, equipment: Equipment, folder: Path, deadline: float
 ) -> Found | None:
     """Return the result of the search that the folder keeps, or continue it; None if it was asked to stop."""
-    world = equipment.world
+    world, recorder = learner.world, learner.recorder
     found, trials = world.first(lambda: kept_search(folder, search.option))
     found = found or choose_value(
-        config,
+        learner.config,
         search,
         stream,
         equipment,
         lambda share: recorder.progress(0, share),
         trials,
         lambda trials: keep_trials(folder, trials) if world.is_first else None,
-        lambda: _is_stopping(world, timer),
+        lambda: _is_stopping(world, deadline),
     )
     if found is not None:
         cost = sum(item.passes for item in found.spent)
@@ -198,24 +175,8 @@ def _find_value(
     return found
 
 
-@contextmanager
-def _recording(recorder: EventRecorder, folder: Path, kept: int, world: World) -> Iterator[None]:
-    """Write events to the event_log, of which so many bytes are kept."""
-    if not world.is_first:
-        yield
-        return
-    recorder.event_log = EventLog(folder / "events.jsonl", keep=kept)
-    try:
-        yield
-    except NotFinite as stop:
-        recorder.event("stopped", reason=str(stop))
-        raise
-    finally:
-        recorder.event_log.close()
-
-
 def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, notify: Notify) -> int:
-    """Bring the learner to the last checkpoint; returns how long the event_log was then."""
+    """Bring the learner to the last checkpoint; returns how long the event log was then."""
     saved, damages = learner.world.first(checkpoints.load)
     for sentence in damages:
         notify(sentence)
@@ -225,10 +186,8 @@ def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, notify: N
         return 0
     event_log = restore_state(learner, saved)
     finished, step = learner.position.finished, learner.position.step
-    where = (
-        f"after time step {finished}" if step is None else f"in time step {finished + 1}, after update {step.updates}"
-    )
-    notify(f"{folder}: going on {where}")
+    within = step and f"in time step {finished + 1}, after update {step.updates}"
+    notify(f"{folder}: going on {within or f'after time step {finished}'}")
     return event_log
 
 
@@ -236,42 +195,40 @@ def _learn(
     learner: Learner,
     folder: Path,
     checkpoints: Checkpoints,
-    recorder: EventRecorder,
+    event_log: EventLog | None,
     execution: Execution,
-    timer: Timer,
+    deadline: float,
 ) -> bool:
-    """Learn to the end, saving on the way; returns whether it came there or was asked to stop."""
+    """Learn to the end, saving on the way; returns False if it was asked to stop."""
     world, last = learner.world, learner.stream.steps[-1].t
     updates, saved_at = 0, time.monotonic()
     for moment in advance(learner):
         updates += moment in ("update", "sweep")
-        is_stopping = _is_stopping(world, timer)
+        is_stopping = _is_stopping(world, deadline)
         is_late = time.monotonic() >= saved_at + 60 * execution.checkpoint_minutes
         is_due = moment == "step" or updates >= execution.checkpoint_every or is_late
-        if recorder.event_log is not None and (is_due or is_stopping):
-            save_state(learner, checkpoints, recorder.event_log.sync())
+        if event_log is not None and (is_due or is_stopping):
+            save_state(learner, checkpoints, event_log.sync())
             updates, saved_at = 0, time.monotonic()
             if moment == "step":
                 save_results(learner, folder)
         if is_stopping and learner.position.finished < last:
-            world.exchange(None)  # nobody leaves before the first process has saved
+            world.exchange(None)  # no process leaves before the first one has saved
             return False
     return True
 
 
-def _is_stopping(world: World, timer: Timer) -> bool:
-    """Tell whether somebody asked the run to stop, or its time is up."""
-    world.was_asked = world.was_asked or timer.is_over
+def _is_stopping(world: World, deadline: float) -> bool:
+    """Tell whether the run was asked to stop, or its time is up."""
+    world.was_asked = world.was_asked or time.monotonic() >= deadline
     return world.is_stopping
 
 
 def _finish(learner: Learner, folder: Path, notify: Notify) -> None:
-    """Write what is left of a run that has learned everything."""
+    """Write the last files of a run that has learned everything."""
     if bad := learner.loader.storage.bad:
-        notify(
-            f"{plural(len(bad), 'image')} could not be read (replaced by others in training, gray in tests), "
-            f"such as {learner.loader.storage.describe(next(iter(bad)))}"
-        )
+        what = f"{plural(len(bad), 'image')} could not be read (replaced by others in training, gray in tests)"
+        notify(f"{what}, such as {learner.loader.storage.describe(next(iter(bad)))}")
     save_results(learner, folder)  # again: a run may have been stopped between its last checkpoint and its results
     save_samples(learner, folder / "samples.npz")
     save_model(learner, folder)

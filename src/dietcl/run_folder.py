@@ -1,4 +1,4 @@
-"""What lies in a run folder: whose run it is, whether it ended, and its files."""
+"""The content of a run folder: which run it is, whether it ended, and its files."""
 
 import json
 import platform
@@ -21,25 +21,15 @@ from dietcl.engine.checkpoint_files import CHECKPOINTS
 from dietcl.engine.learner import Learner
 from dietcl.engine.option_search import Found, Trial, Trials
 from dietcl.errors import UserError
-from dietcl.files import LOCK, digest, write_arrays, write_json
+from dietcl.files import LOCK, digest, read_config, write_arrays, write_json
 from dietcl.models.checkpoints import shipped
 from dietcl.streams.stream import Stream
 
-# Everything that a run and its report leave in the folder; config.json goes last when the folder is emptied, so that no
-# half of a run can be taken for another's.
+# Everything that a run and its report write; config.json is removed last, so that a half-emptied folder stays known.
 _OWN = (
-    *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz"),
-    *(
-        "confusion.npz",
-        "receipts.json",
-        "samples.npz",
-        "model.safetensors",
-        "model.json",
-        "weights.safetensors",
-        "figures",
-        "report.html",
-        "config.json",
-    ),
+    *("finished", CHECKPOINTS, "search.json", "environment.json", "events.jsonl", "counts.npz", "confusion.npz"),
+    *("receipts.json", "samples.npz", "model.safetensors", "model.json", "weights.safetensors"),
+    *("figures", "report.html", "config.json"),
 )
 _CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|confusion\.npz|samples\.npz|(model|weights)\.safetensors)\.\d+")
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
@@ -49,12 +39,12 @@ _NONE = object()
 
 
 def is_finished(folder: Path) -> bool:
-    """Tell whether a run came to its end."""
+    """Tell whether a run is finished."""
     return (folder / "finished").is_file()
 
 
 def identity(config: RunConfig, stream: Stream, precision: str | None = None) -> dict[str, Any]:
-    """Return all that decides what a run computes, the content of its files included, and the precision if given."""
+    """Return everything that decides what a run computes, also the content of its files and a given precision."""
     path = shipped(config.model.encoder) if config.weights == "shipped" else Path(config.weights or "")
     weights = digest(path) if path.is_file() else None
     found = {**config.resolved(), "stream_identity": stream.identity, "weights_digest": weights}
@@ -62,37 +52,35 @@ def identity(config: RunConfig, stream: Stream, precision: str | None = None) ->
 
 
 def refuse_another(wanted: dict[str, Any], folder: Path) -> None:
-    """Refuse a folder that holds another run than the one of this identity, and name every difference."""
-    known = _read_config(folder)
+    """Refuse a folder that holds a run of another identity, and name every difference."""
+    known = read_config(folder)
     if known and "stream_identity" not in known:
         raise UserError(f"{folder}: holds a config.json that is no run's; choose another --out")
     if not known and (strange := next((name for name in _OWN if (folder / name).exists()), None)):
         raise UserError(f"{folder}: holds {strange}, as of a run, without its config.json; choose another --out")
     if different := list(_differences(known, wanted)):
-        raise UserError(
-            f"{folder}: holds a run with another {' and '.join(different)}; "
-            "choose another --out, or start over with --fresh"
-        )
+        what = f"a run with another {' and '.join(different)}"
+        raise UserError(f"{folder}: holds {what}; choose another --out, or start over with --fresh")
 
 
-def refuse_to_empty(folder: Path) -> None:
-    """Refuse a folder that holds anything but a run."""
+def is_done(wanted: dict[str, Any], folder: Path, fresh: bool) -> bool:
+    """Refuse a folder that is not for this run; tell whether there is nothing left to do in it."""
+    if not fresh:
+        refuse_another(wanted, folder)
+        return is_finished(folder)
     has_content = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
-    if has_content and "stream_identity" not in _read_config(folder):
+    if has_content and "stream_identity" not in read_config(folder):
         raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
+    return False
 
 
-def empty(folder: Path) -> None:
-    """Remove a run, and nothing that somebody else put into its folder."""
-    for path in (folder / name for name in _OWN):
+def clean(folder: Path, fresh: bool) -> None:
+    """Remove the incomplete files of a killed process; if fresh, all files of a run and no others."""
+    for path in (folder / name for name in (_OWN if fresh else ())):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def sweep_up(folder: Path) -> None:
-    """Remove what a killed process left half written."""
     for path in folder.iterdir():
         if _CUT_SHORT.fullmatch(path.name):
             path.unlink()
@@ -108,7 +96,7 @@ def save_results(learner: Learner, folder: Path) -> None:
 
 
 def describe(learner: Learner, folder: Path) -> list[str]:
-    """Write down what the run is carried out with; returns what rounds differently from what it was begun with."""
+    """Write environment.json; returns what rounds differently from the environment that the run started in."""
     environment = {
         "dietcl": dietcl.__version__,
         "python": sys.version.split()[0],
@@ -130,7 +118,7 @@ def describe(learner: Learner, folder: Path) -> list[str]:
 
 
 def kept_search(folder: Path, option: str) -> tuple[Found | None, Trials]:
-    """Return the search that the folder's run was begun with, or the trials of an unfinished one, if it can be read."""
+    """Return the finished search of the folder's run, or the trials of an unfinished one, if it can be read."""
     try:
         saved = json.loads((folder / "search.json").read_text())
         if "trials" in saved:
@@ -155,23 +143,10 @@ def _items(saved: dict[str, Any]) -> tuple[Item, ...]:
     return tuple(Item(**item) for item in saved["spent"])
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.exists():
-        return {}
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: is no configuration of a run; choose another --out")
-    return found
-
-
 def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Say what differs, such as `training.lr (0.004 there, 0.001 here)`: nothing, if there is no configuration."""
     for key in wanted if found else ():
-        if key == "hash":  # which only sums up the rest
+        if key == "hash":  # it follows from the rest
             continue
         one, other = found.get(key, _NONE), wanted[key]
         if isinstance(one, dict) and isinstance(other, dict):

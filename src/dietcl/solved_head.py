@@ -27,9 +27,8 @@ def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "
     run, set `weights` to its model.safetensors. Features are the mean token or the class token.
     """
     stream, index = stream_of(config)
-    network, _ = starting_network(config)
     place = pick_device(device)
-    network.to(place)
+    network = starting_network(config)[0].to(place)
     encode = network.features if tokens == "mean" else network.query
     loader = Loader(stream, Storage(index, config.model.image_size), place)
 

@@ -16,6 +16,12 @@ Operation = Literal[
     "head_forward",  # the head alone on given features
 ]
 PROMPTED: tuple[Operation, ...] = ("prompt", "prompt_train", "prompt_forward")
+# Prices in passes under `images` accounting; other operations cost their FLOPs under both kinds.
+PER_IMAGE: dict[Operation, float] = {
+    **dict.fromkeys(("train", "importance", "reconstruct", "prompt", "prompt_train"), 1.0),
+    **dict.fromkeys(("forward", "prompt_forward", "reconstruct_forward"), 1 / 3),
+}
+Accounting = Literal["images", "flops"]
 Polynomial = tuple[int, int, int]  # attention makes the cost quadratic in the number of tokens
 
 
@@ -34,11 +40,11 @@ class CostModel:
 
     @classmethod
     def from_json(cls, costs: dict[str, Any]) -> "CostModel":
-        """Return the costs that dataclasses.asdict made plain."""
+        """Return the costs that dataclasses.asdict turned into JSON."""
         return cls(**{**costs, "prompts": {name: tuple(costs["prompts"][name]) for name in PROMPTED}})
 
     def prompted(self, operation: Operation, num_prompts: int) -> int:
-        """Return the FLOPs of the encoder with so many prompts."""
+        """Return the FLOPs of the encoder with this many prompts."""
         constant, linear, quadratic = self.prompts[operation]
         return constant + linear * num_prompts + quadratic * num_prompts**2
 
@@ -62,21 +68,18 @@ class CostModel:
         """Return the FLOPs of any operation."""
         if (prompts > 0) != (operation in PROMPTED):
             raise ValueError(f"The operation {operation!r} cannot be done with {prompts} prompt tokens.")
-        match operation:
-            case "train" | "importance":
-                return self.pass_flops(classes)
-            case "forward":
-                return self.encoder_forward + self.head_forward(classes)
-            case "reconstruct":
-                return self.masked_pass + self.decoder_pass
-            case "reconstruct_forward":
-                return self.masked_forward + self.decoder_forward
-            case "prompt" | "prompt_train":
-                return self.prompted(operation, prompts) + self.head_pass(classes)
-            case "prompt_forward":
-                return self.prompted(operation, prompts) + self.head_forward(classes)
-            case "head_train":
-                return self.head_train(classes)
-            case "head_forward":
-                return self.head_forward(classes)
-        raise ValueError(f"There is no operation {operation!r}; choose from {', '.join(get_args(Operation))}.")
+        if operation in PROMPTED:
+            head = self.head_forward if operation == "prompt_forward" else self.head_pass
+            return self.prompted(operation, prompts) + head(classes)
+        costs: dict[str, int] = {
+            "train": self.pass_flops(classes),
+            "importance": self.pass_flops(classes),
+            "forward": self.encoder_forward + self.head_forward(classes),
+            "reconstruct": self.masked_pass + self.decoder_pass,
+            "reconstruct_forward": self.masked_forward + self.decoder_forward,
+            "head_train": self.head_train(classes),
+            "head_forward": self.head_forward(classes),
+        }
+        if operation not in costs:
+            raise ValueError(f"There is no operation {operation!r}; choose from {', '.join(get_args(Operation))}.")
+        return costs[operation]

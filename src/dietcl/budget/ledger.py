@@ -10,24 +10,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
-from dietcl.budget.accounts import (
-    TOLERANCE,
-    Account,
-    Accounting,
-    Allotment,
-    Item,
-    Prices,
-    StepReceipt,
-    Terms,
-    fits,
-    fraction,
-    part,
-    plain,
-)
+from dietcl.budget.accounts import TOLERANCE, Account, Allotment, Item, StepReceipt, Terms, fits, fraction, part
 from dietcl.budget.budget import Budget
-from dietcl.budget.cost import CostModel, Operation
+from dietcl.budget.cost import PER_IMAGE, Accounting, CostModel, Operation
 
-# What was asked of the ledger while it took notes: room for so many passes if there is no purpose, or a charge.
+# A deferred charge: purpose, operation, images, passes and FLOPs; without a purpose it is a call of `require`.
 Note = tuple[str | None, str, int, float, float]
 
 
@@ -47,85 +34,69 @@ class Ledger:
         clock: Callable[[], float] = time.monotonic,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tick` is called before the clock's time must be that of this moment."""
-        self.budget = budget
-        self.accounting = accounting
-        self.batch = batch
-        self.cost = cost
+        """`tick` is called whenever the clock must show the current time."""
+        self.budget, self.accounting, self.batch, self.cost = budget, accounting, batch, cost
         self.unit: Literal["passes", "seconds"] = "seconds" if budget.unit == "seconds" else "passes"
-        self._clock = clock
-        self.tick = tick
-        self._t = self._classes = 0
-        self._receipts: list[StepReceipt] = []
+        self.clock, self.tick = clock, tick
+        self.closed: list[StepReceipt] = []  # receipts of the closed time steps
         self._search = Account()
+        self._t = 0
         self._step: Account | None = None
-        self._started = 0.0
         self._paused_at: float | None = None
-        self._is_free = False
+        self.is_free = False  # whether charges cost nothing now
         self._in_update = False
         self._held_passes = self._most_seconds = 0.0
         self._notes: list[Note] | None = None
-        self.pass_seconds = 0.0  # how long a pass took of late
+        self.pass_seconds = 0.0  # how long a pass of the last update took
 
     def open(self, t: int, classes: int, spans: int = 1) -> None:
-        """Begin a time step with a fresh budget, or with those of so many; `classes` is the width of the head in it."""
+        """Begin a time step with `spans` fresh budgets; `classes` is the width of the head in it."""
         if self._step is not None:
             raise RuntimeError(f"Time step {self._t} is still open: close() it before opening {t}.")
         self._t, self._classes, self._spans = t, classes, spans
-        self._prices = Prices(self.accounting, self.cost, classes)
-        self._amount = math.inf  # in passes
+        self._step = Account()
+        self._amount = self._seconds = math.inf
         if self.budget.unit == "updates":
             self._amount = spans * self.budget.amount * self.batch
         elif self.budget.unit == "flops":
-            self._amount = spans * self.budget.amount / self._prices.pass_flops
-        self._seconds = spans * self.budget.amount if self.unit == "seconds" else math.inf
-        self._step = Account()
+            self._amount = spans * self.budget.amount / self.pass_flops
+        else:
+            self._seconds = spans * self.budget.amount
         self.tick()
-        self._started = self._clock()
+        self._started = self.clock()
 
     def charge(self, purpose: str, operation: Operation, images: int, *, prompts: int = 0) -> None:
-        """Book the operation on so many images, or raise Overdraft; call it before the work."""
-        if self._is_free and self._step is None:
-            return
-        self._require_open()
-        price, flops = self._prices.of(operation, prompts)
-        self._book(purpose, operation, images, images * price, images * flops)
+        """Book the operation on this many images, or raise Overdraft; call it before the work."""
+        if not (self.is_free and self._step is None):
+            price, flops = self._prices(operation, prompts)
+            self._book(purpose, operation, images, images * price, images * flops)
 
     def require(self, operation: Operation, images: int) -> None:
-        """Raise Overdraft unless the operation on so many images fits; for work that is booked in several charges."""
-        self._require_open()
-        passes = images * self._prices.of(operation)[0]
+        """Raise Overdraft unless the operation on this many images fits; for work that is booked in several charges."""
+        passes = images * self.price(operation)
         if self._notes is not None:
             self._notes.append((None, operation, images, passes, 0.0))
-        elif not self._is_free:
-            self._refuse(operation, passes)
+        elif not self.is_free:
+            self._require_room(operation, passes)
 
     def charge_flops(self, purpose: str, operation: str, flops: float, images: int = 0) -> None:
         """Book work that is no pass of images, such as a closed-form solve, or raise Overdraft."""
-        if self._is_free and self._step is None:
-            return
-        self._require_open()
-        self._book(purpose, operation, images, flops / self._prices.pass_flops, flops)
+        if not (self.is_free and self._step is None):
+            self._book(purpose, operation, images, flops / self.pass_flops, flops)
 
     def price(self, operation: Operation) -> float:
         """Return the passes that the operation costs for one image in this time step."""
-        self._require_open()
-        return self._prices.of(operation)[0]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether what is charged now costs nothing."""
-        return self._is_free
+        return self._prices(operation)[0]
 
     @property
     def pass_flops(self) -> int:
         """FLOPs of one pass in this time step."""
         self._require_open()
-        return self._prices.pass_flops
+        return self.cost.pass_flops(self._classes)
 
     @contextmanager
     def deferring(self) -> Iterator[list[Note]]:
-        """Take notes of what is charged instead of booking it; `settle` books it later, here and in other processes."""
+        """Take notes of charges instead of booking them; `settle` books them later, in this and other processes."""
         notes: list[Note] = []
         self._notes = notes
         try:
@@ -134,23 +105,23 @@ class Ledger:
             self._notes = None
 
     def settle(self, notes: Iterable[Note]) -> None:
-        """Book what was noted as if it were charged now; Overdraft at the first note that does not fit."""
+        """Book noted charges as if they were charged now; Overdraft at the first one that does not fit."""
         for purpose, operation, images, passes, flops in notes:
             if purpose is not None:
                 self._book(purpose, operation, images, passes, flops)
-            elif not self._is_free:
-                self._refuse(operation, passes)
+            elif not self.is_free:
+                self._require_room(operation, passes)
 
     def hold(self, passes: float, leave: float = 0.0) -> None:
-        """Keep back so much until `release`, but at most half of what remains, and leave some passes.
+        """Reserve passes until `release`: at most half of what remains, and never the last `leave` passes.
 
-        Under a budget in seconds it is as much time as so many passes take at the pace so far.
+        Under a budget in seconds this reserves the time that the passes take at the current pace.
         """
         self._most_seconds = self.remaining_seconds / 2
         self._held_passes = min(passes, self.remaining / 2, max(0.0, self.remaining - leave))
 
     def release(self) -> None:
-        """Give back what `hold` kept."""
+        """Give back what `hold` reserved."""
         self._held_passes = self._most_seconds = 0.0
 
     @property
@@ -164,17 +135,9 @@ class Ledger:
         if self.unit == "seconds":
             elapsed = self.elapsed
             budget, spent, unused = self._seconds, elapsed, max(0.0, self._seconds - elapsed)
-        receipt = StepReceipt(
-            t=self._t,
-            classes=self._classes,
-            pass_flops=self._prices.pass_flops,
-            budget=budget,
-            spent=spent,
-            unused=unused,
-            passes=step.spent,
-            items=step.items(),
-        )
-        self._receipts.append(receipt)
+        items = step.items()
+        receipt = StepReceipt(self._t, self._classes, self.pass_flops, budget, spent, unused, step.spent, items)
+        self.closed.append(receipt)
         self._step = None
         return receipt
 
@@ -186,19 +149,14 @@ class Ledger:
     @property
     def remaining(self) -> float:
         """Passes left in this time step; without limit for budgets in seconds."""
-        step = self._require_open()
-        left = self._amount - step.spent - self._held_passes
+        spent = self.spent
+        left = self._amount - spent - self._held_passes
         return left if left > self._amount * TOLERANCE or left == math.inf else 0.0
 
     @property
-    def now(self) -> float:
-        """The clock's time."""
-        return self._clock()
-
-    @property
     def elapsed(self) -> float:
-        """Seconds since open(), those inside free() left out."""
-        return (self._clock() if self._paused_at is None else self._paused_at) - self._started
+        """Seconds since open() without those inside free()."""
+        return (self.clock() if self._paused_at is None else self._paused_at) - self._started
 
     @property
     def remaining_seconds(self) -> float:
@@ -207,22 +165,22 @@ class Ledger:
         return max(0.0, self._seconds - self.elapsed - self._held_seconds)
 
     def remaining_updates(self) -> float:
-        """Return how many updates of full price still fit; infinity for budgets in seconds."""
+        """Return how many updates at full price still fit; infinity for budgets in seconds."""
         return self.remaining / self.batch
 
     def spent_fraction(self) -> float:
-        """Return how much of the time step's budget is gone, from 0 to 1."""
+        """Return the spent share of the time step's budget, from 0 to 1."""
         return max(fraction(self.spent, self._amount), fraction(self.elapsed, self._seconds))
 
     def affords(self, passes: float, seconds: float = 0.0) -> bool:
-        """Tell whether work of so many passes, expected to take so many seconds, fits the budget."""
+        """Tell whether work of this many passes that should take this many seconds fits the budget."""
         step = self._require_open()
         if self.unit == "seconds":
             return fits(self.elapsed + seconds + self._held_seconds, self._seconds)
         return fits(step.spent + passes + self._held_passes, self._amount)
 
     def allot(self, share: float = 1.0, updates: float = math.inf) -> Allotment:
-        """Set apart a share of what remains, but no more than so many updates, for a segment of work."""
+        """Set apart a share of what remains, but at most this many updates, for a segment of work."""
         passes = min(part(share, self.remaining), updates * self.batch)
         return Allotment(self, Terms(passes, part(share, self.remaining_seconds), self.spent, self.elapsed))
 
@@ -237,37 +195,36 @@ class Ledger:
 
     @contextmanager
     def free(self) -> Iterator[None]:
-        """Evaluate: what is charged inside costs nothing; amid a time step its images are counted as "evaluation"."""
-        before, self._is_free = self._is_free, True
+        """Evaluate: charges inside cost nothing and take no time; in a time step they are booked as "evaluation"."""
+        was_free, self.is_free = self.is_free, True
+        pauses = self._paused_at is None and self._step is not None
+        if pauses:
+            self.tick()
+            self._paused_at = self.clock()
         try:
-            with self._pause():
-                yield
+            yield
         finally:
-            self._is_free = before
-
-    @property
-    def closed(self) -> tuple[StepReceipt, ...]:
-        """The receipts of all closed time steps."""
-        return tuple(self._receipts)
+            self.is_free = was_free
+            if pauses:
+                self.tick()
+                self._started += self.clock() - (self._paused_at or 0.0)
+                self._paused_at = None
 
     def book_search(self, items: Iterable[Item]) -> None:
-        """Add to the search account what a trial spent that ran on a ledger of its own."""
+        """Add to the search account what a trial spent on its own ledger."""
         for item in items:
             self._search.book(**asdict(item))
 
     def receipts(self) -> dict[str, Any]:
         """Return the receipts of all closed time steps and of the search as plain JSON."""
-        pass_flops = self._receipts[-1].pass_flops if self._receipts else self.cost.pass_flops(0)
-        return {
-            "accounting": self.accounting,
-            "unit": self.unit,
-            "pass_flops": pass_flops,  # of the last time step: the head grows
-            "steps": [plain(receipt) for receipt in self._receipts],
-            "search": [asdict(item) for item in self._search.items()],
-        }
+        # Of the last time step: the head grows.
+        pass_flops = self.closed[-1].pass_flops if self.closed else self.cost.pass_flops(0)
+        steps, search = [asdict(step) for step in self.closed], [asdict(item) for item in self._search.items()]
+        facts = {"accounting": self.accounting, "unit": self.unit, "pass_flops": pass_flops}
+        return {**facts, "steps": steps, "search": search}
 
     def state(self) -> dict[str, Any]:
-        """Return everything needed to go on later, also amid a time step, as plain JSON."""
+        """Return everything needed to go on later, even within a time step, as plain JSON."""
         step: dict[str, Any] | None = None
         if self._step is not None:
             account = self._require_outside("state()").state()
@@ -275,14 +232,14 @@ class Ledger:
             elapsed = self.elapsed if self.unit == "seconds" else 0.0
             step = {"t": self._t, "classes": self._classes, "spans": self._spans, "elapsed": elapsed}
             step |= {"account": account, "held": [self._held_passes, self._most_seconds]}
-        receipts = [plain(receipt) for receipt in self._receipts]
+        receipts = [asdict(receipt) for receipt in self.closed]
         pace = self.pass_seconds if self.unit == "seconds" else 0.0
         return {"receipts": receipts, "search": self._search.state(), "step": step, "pass_seconds": pace}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what state() returned, in a ledger made with the same arguments."""
-        self._receipts = [
-            StepReceipt(**{**receipt, "items": tuple(Item(**item) for item in receipt["items"])})
+        """Go on from what state() returned, in a ledger with the same arguments."""
+        self.closed = [
+            StepReceipt(**{**receipt, "items": [Item(**item) for item in receipt["items"]]})
             for receipt in state["receipts"]
         ]
         self._search = Account.from_state(state["search"])
@@ -299,34 +256,27 @@ class Ledger:
             raise ValueError(f"A charge cannot be negative: {operation} of {images} images, {flops} FLOPs.")
         if self._notes is not None:
             self._notes.append((purpose, operation, images, passes, flops))
-        elif self._is_free:
+        elif self.is_free:
             self._require_open().book("evaluation", operation, images, 0.0, 0.0)
         else:
-            self._refuse(operation, passes)
+            self._require_room(operation, passes)
             self._require_open().book(purpose, operation, images, passes, flops)
 
-    def _refuse(self, operation: str, passes: float) -> None:
+    def _prices(self, operation: Operation, prompts: int = 0) -> tuple[float, int]:
+        """Return the passes and the FLOPs of the operation for one image in this time step."""
+        pass_flops = self.pass_flops
+        flops = self.cost.flops(operation, self._classes, prompts)
+        passes = flops / pass_flops
+        return PER_IMAGE.get(operation, passes) if self.accounting == "images" else passes, flops
+
+    def _require_room(self, operation: str, passes: float) -> None:
         if not (self.affords(passes) or (self.unit == "seconds" and self._in_update)):
             left = f"{self.remaining_seconds} s" if self.unit == "seconds" else f"{self.remaining} passes"
             raise Overdraft(f"Time step {self._t}: {operation} costs {passes} passes; {left} left.")
 
-    @contextmanager
-    def _pause(self) -> Iterator[None]:
-        if self._paused_at is not None or self._step is None:
-            yield
-            return
-        self.tick()
-        self._paused_at = self._clock()
-        try:
-            yield
-        finally:
-            self.tick()
-            self._started += self._clock() - self._paused_at
-            self._paused_at = None
-
     def _require_open(self) -> Account:
         if self._step is None:
-            raise RuntimeError("No time step is open: call open() before anything is charged or asked.")
+            raise RuntimeError("No time step is open: call open() first.")
         return self._step
 
     def _require_outside(self, call: str) -> Account:

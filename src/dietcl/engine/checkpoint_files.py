@@ -1,8 +1,8 @@
-"""Checkpoints: numbered files with their checksum in the name, written aside, synced, renamed and read back.
+"""Checkpoints: numbered files with their checksum in the name, written atomically and read back.
 
-NUMBER-SLOT-DIGEST.safetensors holds a state. What seldom changes lies beside it in files rare-SLOT-DIGEST.safetensors:
-each holds the tensors that were new or changed when it was written. Checkpoints that are kept together have different
-slots and so never share a file: no damaged one costs more than one of them. Nothing here is ever unpickled.
+NUMBER-SLOT-DIGEST.safetensors holds a state. Tensors that seldom change are in files rare-SLOT-DIGEST.safetensors
+beside it: each holds the tensors that were new or changed when it was written. Checkpoints that are kept together have
+different slots and so never share a file: a damaged file costs one checkpoint at most. Nothing is ever unpickled.
 """
 
 import errno
@@ -25,8 +25,7 @@ from dietcl.files import make_folder, write_bytes
 
 _NAME = re.compile(r"(\d{8})-(\d+)-([0-9a-f]{32})\.safetensors")
 _RARE = re.compile(r"rare-\d+-([0-9a-f]{32})\.safetensors")
-_OURS = re.compile(r"-\d+-[0-9a-f]{32}\.safetensors")  # also in the names of damaged ones, and of ones cut short
-_DAMAGED = "damaged-"
+_OURS = re.compile(r"-\d+-[0-9a-f]{32}\.safetensors")  # also in the names of damaged and of incomplete ones
 CHECKPOINTS = "checkpoints"  # folder of a run's checkpoints
 
 Tensors = Mapping[str, Tensor]
@@ -55,19 +54,19 @@ class Checkpoints:
         self._held: dict[int, dict[str, _Held]] = {}  # by slot and name, what this process has written of it
 
     def save(self, tensors: Tensors, rare: Tensors, notes: dict[str, Any]) -> None:
-        """Write a checkpoint; the ones before it stay until the new one was read back whole."""
+        """Write a checkpoint; the ones before it stay until the new one was read back."""
         make_folder(self.folder)
         files = self._files()
-        number = max((_number(path) for path in files), default=0) + 1
-        used = {_slot(path) for path in files[: self._keep - 1]}
+        number = int(files[0].name[:8]) + 1 if files else 1
+        used = {int(path.name.split("-")[1]) for path in files[: self._keep - 1]}
         slot = next(slot for slot in itertools.count() if slot not in used)
         kept = self._save_rare(slot, rare)
-        data = save(_plain(tensors), {"notes": json.dumps(notes), "rare": json.dumps(kept)})
+        data = save(on_cpu(tensors), {"notes": json.dumps(notes), "rare": json.dumps(kept)})
         self._write(f"{number:08d}-{slot}-{_digest(data)}.safetensors", data)
         self._prune()
 
     def load(self) -> tuple[Saved | None, list[str]]:
-        """Return the newest whole checkpoint, and a sentence for each damaged one that was put aside."""
+        """Return the newest intact checkpoint, and a sentence for each damaged one, which is renamed."""
         damages: dict[Path, str] = {}
         for path in self._files():
             try:
@@ -76,17 +75,15 @@ class Checkpoints:
                 damages[path] = f"{damage}; the checkpoint before it is used"
             else:
                 for damaged in damages:
-                    _put_aside(damaged)
+                    damaged.rename(damaged.with_name(f"damaged-{damaged.name}"))
                 return saved, list(damages.values())
-        if damages:  # which are left as they are: nothing may take the run for one that has just begun
-            *_, last = damages.values()
-            raise UserError(
-                f"{self.folder}: none of the checkpoints is whole ({last.partition(';')[0]}); start over with --fresh"
-            )
+        if damages:  # left as they are, so that the run does not look like a new one
+            last = [*damages.values()][-1].partition(";")[0]
+            raise UserError(f"{self.folder}: none of the checkpoints is whole ({last}); start over with --fresh")
         return None, []
 
     def _files(self) -> list[Path]:
-        """Return what looks like a checkpoint, the newest first."""
+        """Return the checkpoints by name, the newest first."""
         if not self.folder.is_dir():
             return []
         return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
@@ -106,11 +103,11 @@ class Checkpoints:
             raise Damaged(f"{path}: is no checkpoint ({reason(error)})") from None
 
     def _save_rare(self, slot: int, tensors: Tensors) -> dict[str, list[str]]:
-        """Write the tensors that the slot does not hold yet; returns the files that hold them all, and their names."""
+        """Write the tensors that the slot does not hold yet; returns the names of the tensors in each of its files."""
         held = self._held.setdefault(slot, {})
         new = {name: value for name, value in tensors.items() if name not in held or not held[name].is_still(value)}
         if new:
-            data = save(_plain(new))
+            data = save(on_cpu(new))
             file = f"rare-{slot}-{_digest(data)}.safetensors"
             self._write(file, data)
             held |= {name: _Held(weakref.ref(value), value._version, file) for name, value in new.items()}
@@ -127,13 +124,13 @@ class Checkpoints:
             raise UserError(f"{damage} right after it was written; the disk does not keep what it is given") from None
 
     def _prune(self) -> None:
-        """Remove what is neither one of the last checkpoints nor a part of one."""
+        """Remove all files but those of the last checkpoints."""
         kept: dict[str, set[str]] = {}
         for path in self._files():
             if len(kept) < self._keep:
                 try:
                     kept[path.name] = _rare_of(path)
-                except OSError:  # nobody knows what it holds, so nothing is removed
+                except OSError:  # its parts are unknown, so nothing is removed
                     return
                 except (ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
                     continue  # damaged
@@ -147,19 +144,19 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class _Held:
-    """A tensor as it was when a file was written that holds it."""
+    """A tensor that was written to a file, and its version at that time."""
 
     tensor: "weakref.ref[Tensor]"
     version: int
     file: str
 
     def is_still(self, tensor: Tensor) -> bool:
-        """Tell, without reading it, whether it is the same tensor and was not written to since."""
+        """Tell, without reading it, whether it is the same tensor, unchanged since."""
         return self.tensor() is tensor and tensor._version == self.version
 
 
 def _verified(path: Path) -> bytes:
-    """Return a file's bytes if they are those that its name promises."""
+    """Return a file's bytes if their checksum is the one in its name."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -174,35 +171,28 @@ def _verified(path: Path) -> bytes:
 
 
 def _notes(data: bytes) -> dict[str, str]:
-    """Return the free text in the header of a safetensors file."""
+    """Return the metadata in the header of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     found: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
     return found
 
 
 def _rare_of(path: Path) -> set[str]:
-    """Return the names of the other files of a checkpoint from its header alone."""
+    """Return the names of the other files of a checkpoint."""
     with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        return set(json.loads(json.loads(file.read(size))["__metadata__"]["rare"]))
-
-
-def _put_aside(path: Path) -> None:
-    """Rename a damaged checkpoint, so that it does not count as one that is kept."""
-    path.rename(path.with_name(_DAMAGED + path.name))
-
-
-def _plain(tensors: Tensors) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        size = file.read(8)
+        return set(json.loads(_notes(size + file.read(int.from_bytes(size, "little")))["rare"]))
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _number(path: Path) -> int:
-    return int(path.name[:8])
+def on_cpu(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors as safetensors can save them."""
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
-def _slot(path: Path) -> int:
-    return int(path.name.split("-")[1])
+def below(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

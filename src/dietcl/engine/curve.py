@@ -11,31 +11,27 @@ class Curve:
     """Measures a time step while it is learned, if curves were asked for."""
 
     def __init__(self, learner: Learner, step: TimeStep, position: StepPosition) -> None:
-        self._learner, self._step, self._here = learner, step, position
+        self._learner, self._step, self._position = learner, step, position
         self._points = learner.config.evaluation.curves
 
     def measure_if_due(self) -> None:
         """Measure at the beginning and after each part of the budget."""
-        parts = self._learner.ledger.spent_fraction() * self._points + 1e-9  # a sum of shares falls short of the whole
-        if self._points and parts >= self._here.curve_due:
-            self._here.curve_due = int(parts) + 1
+        parts = self._learner.ledger.spent_fraction() * self._points + 1e-9  # shares may sum to less than 1
+        if self._points and parts >= self._position.curve_due:
+            self._position.curve_due = int(parts) + 1
             self._measure()
 
     def after_last_update(self) -> None:
         """Measure the end of a time step whose budget left a remainder."""
-        if self._points and self._here.curve_measured != self._here.updates:
+        if self._points and self._position.curve_measured != self._position.updates:
             self._measure()
 
     def _measure(self) -> None:
         learner, seen = self._learner, self._step.t
-        self._here.curve_measured = self._here.updates
+        self._position.curve_measured = self._position.updates
         counts = Counts.empty(seen)
         learner.evaluator.measure(learner.method, learner.net, counts, 0, seen)
         number = counts.count[0].clip(min=1)
-        learner.recorder.event(
-            "curve",
-            t=seen,
-            update=self._here.updates,
-            loss=[known(value) for value in counts.loss_sum[0] / number],
-            accuracy=(counts.correct[0] / number).tolist(),
-        )
+        losses = [known(value) for value in counts.loss_sum[0] / number]
+        accuracy = (counts.correct[0] / number).tolist()
+        learner.recorder.event("curve", t=seen, update=self._position.updates, loss=losses, accuracy=accuracy)

@@ -1,4 +1,4 @@
-"""Charges that are written down where the work is done, and booked in every process alike."""
+"""Charges that one process defers while it works, and that every process books."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class DeferredCharges:
 
 @contextmanager
 def deferring(ledger: Ledger, loader: Loader) -> Iterator[DeferredCharges]:
-    """Write down what work costs instead of booking it."""
+    """Defer the charges of work instead of booking them."""
     before, deferred = loader.substituted, DeferredCharges()
     with ledger.deferring() as deferred.charges:
         yield deferred

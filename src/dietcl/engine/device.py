@@ -11,7 +11,7 @@ from dietcl.launch import cores
 
 
 def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
-    """Return the asked device, or the best one that is there; of several GPUs the one of this number."""
+    """Return the device of this name, or the best available one; of several GPUs the one with this number."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, there in available.items() if there)
@@ -22,7 +22,7 @@ def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
     return torch.device(name if number is None or name != "cuda" else f"cuda:{number}")
 
 
-# A child process does this, because some CPUs announce bfloat16 and then die of it.
+# Run in a child process, because some CPUs announce bfloat16 and crash when they use it.
 _TRIAL = """
 import torch
 layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64))
@@ -47,13 +47,13 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Tell whether a network can learn in bfloat16 on this CPU, at the risk of a child process."""
+    """Tell whether a network can learn in bfloat16 on this CPU; a child process tries it."""
     child = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, check=False)
     return child.returncode == 0 and child.stdout.strip() == "True"
 
 
 def set_threads(threads: int | None) -> None:
-    """Let torch use so many threads, or all cores that this process may use."""
+    """Let torch use this many threads, or all cores that this process may use."""
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: give at least 1, or leave it out for all cores")
     torch.set_num_threads(threads or cores())

@@ -39,12 +39,9 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    gpu: int | None = None
-    """The number of this process's own GPU, if it has one among several processes."""
-    is_restarted: bool = False
-    """Whether a launcher started the command again; the first process knows for certain."""
-    was_asked: bool = False
-    """Whether this process was asked to stop."""
+    gpu: int | None = None  # the number of this process's own GPU, if several processes have one each
+    is_restarted: bool = False  # whether a launcher started the command again; always right in the first process
+    was_asked: bool = False  # to stop
     _is_agreed: bool = False
     _now: float = 0.0
 
@@ -76,27 +73,27 @@ class World:
         """Return the first process's value."""
         if self.size == 1:
             return value
-        found = [value if self.is_first else None]
+        found = [value]
         with self._talking():
             dist.broadcast_object_list(found)
-        shared: Any = found[0]
-        return shared  # type: ignore[no-any-return]
+        return found[0]
 
     def first(self, work: Callable[[], Value]) -> Value:
-        """Let the first process do something and return its result everywhere; its sentence ends all of them."""
+        """Let the first process do the work and return its result in all of them; a UserError ends all of them."""
         if self.size == 1:
             return work()
-        value: Value | None = None
+        value: Any = None
         refusal: UserError | None = None
         if self.is_first:
             try:
                 value = work()
             except UserError as error:
                 refusal = error
-        if self.share(refusal is not None):
-            raise refusal or SystemExit(2)  # the others have nothing to add to what the first one says
-        shared: Any = self.share(value)
-        return shared  # type: ignore[no-any-return]
+        result: Value
+        result, is_refused = self.share((value, refusal is not None))
+        if is_refused:
+            raise refusal or SystemExit(2)  # the first process prints the sentence
+        return result
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -107,35 +104,31 @@ class World:
             yield
         except UserError:
             if self.local_rank:
-                raise SystemExit(2) from None  # the first one met the same, and said so
+                raise SystemExit(2) from None  # the first one raised the same error
             raise
         finally:
             if not self.local_rank:
                 self._meet()
 
     def sum(self, values: Tensor) -> None:
-        """Put the sum over all processes in the place of some values."""
-        if self.size == 1:
-            return
-        # mps has no way to talk, so its sum takes a detour.
-        carried = values.cpu() if values.device.type == "mps" else values
-        with self._talking():
-            dist.all_reduce(carried)
-        if carried is not values:
-            values.copy_(carried)
+        """Replace values by their sum over all processes."""
+        if self.size > 1:
+            total = values.cpu() if values.device.type == "mps" else values  # mps has no all_reduce
+            with self._talking():
+                dist.all_reduce(total)
+            values.copy_(total)
 
     def require_equal(self, tensors: Mapping[str, Tensor]) -> None:
         """Stop if the processes' states have drifted apart, as they might on machines that round differently."""
         if self.size == 1:
             return
-        sums = {name: _bits(value) for name, value in tensors.items()}
-        first, *others = self.exchange(sums)
+        first, *others = self.exchange({name: _checksum(value) for name, value in tensors.items()})
         for rank, other in enumerate(others, start=1):
             if different := [name for name in first if other.get(name) != first[name]]:
-                raise UserError(
-                    f"process {rank} has another {different[0]} than process 0; "
+                advice = (
                     "start processes on machines of one kind only, the same command goes on from the last checkpoint"
                 )
+                raise UserError(f"process {rank} has another {different[0]} than process 0; {advice}")
 
     def clock(self) -> float:
         """Return the time of the last tick, the same in all processes; alone, the time."""
@@ -153,20 +146,18 @@ class World:
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
-        """Say in one sentence that another process is gone: whatever ended that one is what matters."""
+        """Report in one sentence that another process is gone."""
         try:
             yield
         except RuntimeError as error:
             if not (gone := _GONE.search(str(error))):
                 raise
-            raise Lost(
-                f"process {self.rank}: another one is gone ({gone.group().lower()}) and may have said why; "
-                "the same command goes on from the last checkpoint"
-            ) from None
+            why = f"another one is gone ({gone.group().lower()}) and may have said why"
+            raise Lost(f"process {self.rank}: {why}; the same command goes on from the last checkpoint") from None
 
 
 def join(device: str) -> World:
-    """Meet the processes that torchrun or srun started with this one; alone if there are none."""
+    """Connect to the processes that torchrun or srun started with this one, if any."""
     rank, size, local_rank, local_size = places()
     if size == 1:
         return World(is_restarted=is_restarted())
@@ -178,41 +169,33 @@ def join(device: str) -> World:
         # srun may have given each process a GPU that is the only one it sees.
         gpu = 0 if torch.cuda.device_count() == 1 and _is_of_srun() else local_rank
         if gpu >= torch.cuda.device_count():
-            raise UserError(
-                f"--device {device}: {local_size} processes share {plural(torch.cuda.device_count(), 'GPU')}; "
-                "start one process for each GPU, or give --device cpu"
-            )
+            why = f"{local_size} processes share {plural(torch.cuda.device_count(), 'GPU')}"
+            raise UserError(f"--device {device}: {why}; start one process for each GPU, or give --device cpu")
         torch.cuda.set_device(gpu)
     os.environ.setdefault("MASTER_ADDR", _first_host())
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     store, _, _ = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
-    place = meeting_place(store, rank, size)
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore(place, store),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=size,
-        timeout=TIMEOUT,
-    )
+    shared: Any = dist.PrefixStore(meeting_place(store, rank, size), store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=shared, rank=rank, world_size=size, timeout=TIMEOUT)
     has_met = rank == 0 and store.add("dietcl/meetings", 1) > 1
     return World(rank, size, local_rank, local_size, gpu, is_restarted() or has_met)
 
 
 def meeting_place(store: Any, rank: int, size: int) -> str:
-    """Return a name that the processes that are alive now agree on.
+    """Return a name that all living processes agree on.
 
-    After a restart torchrun may hand out the same store, in which the addresses of dead processes still stand, and its
-    count of restarts differs between machines. So every process asks with a word that was never used before, and the
-    first one answers all such words, those of the dead included, until each of the others has heard it.
+    After a restart torchrun may hand out the same store, which still has the addresses of dead processes, and its count
+    of restarts differs between machines. So every process asks with a new word, and the first one answers all words,
+    also those of dead processes, until each of the others has received the answer.
     """
-    mine = uuid.uuid4().hex
+    word = uuid.uuid4().hex
     if rank:
-        store.set(f"dietcl/asked/{rank}", mine)
-        place: str = store.get(f"dietcl/answer/{mine}").decode()
+        store.set(f"dietcl/asked/{rank}", word)
+        place: str = store.get(f"dietcl/answer/{word}").decode()
         store.set(f"{place}/heard/{rank}", "")
         return place
-    place, deaf = f"dietcl/{mine}", set(range(1, size))
+    place, deaf = f"dietcl/{word}", set(range(1, size))
     deadline = time.monotonic() + TIMEOUT.total_seconds()
     while deaf:
         for other in deaf:
@@ -226,7 +209,7 @@ def meeting_place(store: Any, rank: int, size: int) -> str:
 
 
 def leave(world: World) -> None:
-    """Part from the other processes."""
+    """Disconnect from the other processes."""
     if world.size > 1:
         dist.destroy_process_group()
 
@@ -250,6 +233,5 @@ def _first_host() -> str:
     return found.group(1) + (found.group(2) or "") if found else "127.0.0.1"
 
 
-def _bits(value: Tensor) -> int:
-    """Return a number that another bit anywhere would most likely change."""
+def _checksum(value: Tensor) -> int:
     return zlib.crc32(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

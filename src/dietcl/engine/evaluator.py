@@ -1,4 +1,4 @@
-"""Evaluation: one pass over the seen test images, kept as integers by time step of origin."""
+"""Evaluation: one pass over the seen test images, counted by their time step."""
 
 import math
 from collections.abc import Sequence
@@ -91,9 +91,7 @@ class Evaluator:
         self, stream: Stream, loader: Loader, ledger: Ledger, test_images: int | None, world: World | None = None
     ) -> None:
         self.tests = stratified_sample(stream, test_images)
-        self._world = world or World()
-        self._loader = loader
-        self._ledger = ledger
+        self._loader, self._ledger, self._world = loader, ledger, world or World()
 
     def measure(
         self, method: Method, net: Net, counts: Counts, row: int, until: int, by_class: ClassCounts | None = None
@@ -107,10 +105,9 @@ class Evaluator:
         if by_class is not None:
             by_class.record(row, tests[: row + 1], [predicted for predicted, _ in answers[: row + 1]])
         for test, (predicted, losses) in zip(tests, answers, strict=True):
-            column = test.t - 1
-            counts.correct[row, column] = int(((predicted == test.labels) & (test.labels >= 0)).sum())
-            counts.count[row, column] = len(test.rows)
-            counts.loss_sum[row, column] = float(losses.sum())
+            counts.correct[row, test.t - 1] = int(((predicted == test.labels) & (test.labels >= 0)).sum())
+            counts.count[row, test.t - 1] = len(test.rows)
+            counts.loss_sum[row, test.t - 1] = float(losses.sum())
 
     def predict(self, method: Method, net: Net, test: TestStep) -> Answers:
         """Return predicted class numbers (-1 while no class is known) and losses, computed by this process alone."""
@@ -118,28 +115,23 @@ class Evaluator:
 
     def _answers(self, method: Method, net: Net, tests: Sequence[TestStep], world: World) -> list[Answers]:
         """Return predicted classes and losses of each time step's test images."""
-        answers = [
-            (np.full(len(test.rows), -1, np.int64), np.full(len(test.rows), _guess(net.classes))) for test in tests
-        ]
+        guess = _guess(net.classes)
+        answers = [(np.full(len(test.rows), -1, np.int64), np.full(len(test.rows), guess)) for test in tests]
         if not net.classes:
             return answers
-        chunks = [
-            (number, slice(start, start + CHUNK))
-            for number, test in enumerate(tests)
-            for start in range(0, len(test.rows), CHUNK)
-        ]
-        mine = [*world.own_share(chunks)]
-        rows = [tests[number].rows[part] for number, part in mine]
+        starts = [(number, start) for number, test in enumerate(tests) for start in range(0, len(test.rows), CHUNK)]
+        own = [(number, slice(start, start + CHUNK)) for number, start in world.own_share(starts)]
+        rows = [tests[number].rows[part] for number, part in own]
         # Reading the images is free too: under a budget in seconds it would be paid in time.
         with self._ledger.free(), torch.no_grad():
             with deferring(self._ledger, self._loader) as notes:
                 found = [
                     (number, part, *_answer(method, net, images, tests[number].labels[part]))
-                    for (number, part), images in zip(mine, self._loader.read_ahead(rows), strict=True)
+                    for (number, part), images in zip(own, self._loader.read_ahead(rows), strict=True)
                 ]
-            for theirs, noted in world.exchange((found, notes)):
+            for entries, noted in world.exchange((found, notes)):
                 settle(self._ledger, self._loader, noted)
-                for number, part, predicted, losses in theirs:
+                for number, part, predicted, losses in entries:
                     answers[number][0][part], answers[number][1][part] = predicted, losses
         return answers
 
@@ -169,9 +161,7 @@ def stratified_sample(stream: Stream, size: int | None) -> tuple[TestStep, ...]:
     # Every image gets its place within its class, then every (total / size)-th image is taken along that order.
     order = np.lexsort((generator.random(total), label, step))
     chosen = order[np.floor((np.arange(size) + generator.random()) * total / size).astype(np.int64)]
-    kept = np.zeros(total, np.bool_)
-    kept[chosen] = True
-    bounds = np.cumsum([len(test.rows) for test in stream.tests])[:-1]
-    masks = np.split(kept, bounds)
+    kept = np.isin(np.arange(total), chosen)
+    masks = np.split(kept, np.cumsum([len(test.rows) for test in stream.tests])[:-1])
     pairs = zip(stream.tests, masks, strict=True)
     return tuple(TestStep(test.t, test.rows[mask], test.labels[mask]) for test, mask in pairs)

@@ -16,8 +16,7 @@ class Gradients:
     """Collects the gradients of micro-batches in one flat buffer; one micro-batch alone needs none."""
 
     def __init__(self, parameters: Sequence[Tensor], micro_batches: int, world: World) -> None:
-        self._parameters = parameters
-        self._world = world
+        self._parameters, self._world = parameters, world
         self._needs_sum = micro_batches > 1 or world.size > 1
         if self._needs_sum:
             device = parameters[0].device

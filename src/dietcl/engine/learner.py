@@ -1,4 +1,4 @@
-"""A learner: a method, its network and all that it learns with, put together from a configuration."""
+"""A learner: a method, its network and everything it learns with, built from a configuration."""
 
 import time
 from dataclasses import dataclass, field
@@ -26,33 +26,32 @@ from dietcl.streams.stream import Stream
 
 
 class Recorder(Protocol):
-    """Whoever wants to know what happens."""
+    """Receives what happens in a run."""
 
     def event(self, event: str, **fields: object) -> None:
-        """Take note of an event."""
+        """Record an event."""
 
     def progress(self, t: int, fraction: float) -> None:
-        """Take note of the spent share of time step t's budget."""
+        """Record the spent share of time step t's budget."""
 
     def notify(self, sentence: str) -> None:
-        """Tell the user something worth knowing."""
+        """Pass a sentence on to the user."""
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """With what learners work: where their images are, what computes, and who shares the work."""
+    """What learners work with: where their images are, what computes, and the processes that share the work."""
 
     index: Index
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: torch.dtype = torch.float32
-    bad_share: float = BAD_SHARE
-    """Share of the images that may turn out unreadable."""
+    bad_share: float = BAD_SHARE  # share of the images that may be unreadable
     world: World = field(default_factory=World)
 
 
 @dataclass
 class Learner:
-    """A method, its network and all that it learns with."""
+    """A method, its network and everything it learns with."""
 
     config: RunConfig
     stream: Stream
@@ -68,8 +67,7 @@ class Learner:
     world: World
     origin: str  # where the first weights came from
     position: Position = field(default_factory=Position)
-    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
-    """Those of the phase under way, by the names that the method gives them."""
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # of the current phase
 
     @property
     def device(self) -> torch.device:
@@ -78,43 +76,26 @@ class Learner:
 
 
 def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: Recorder) -> Learner:
-    """Put together a learner that has learned nothing yet."""
-    world, device = equipment.world, equipment.device
+    """Build a learner that has learned nothing yet."""
+    world, device, precision = equipment.world, equipment.device, equipment.precision
     method = method_class(config.method)(config.method_config)
     stream = stream.union() if method.learns == "union" else stream
     network, origin = starting_network(config)
     network.to(device)
     network.head.cosine_scale = method.cosine_scale
     budget = Budget.parse(config.budget)
-    # Where time is the budget, all processes must read the same clock to decide alike.
+    # If the budget is time, all processes must read the same clock to decide alike.
     clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
     ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
     storage = Storage(equipment.index, config.model.image_size, equipment.bad_share, default_threads(world))
     loader = Loader(stream, storage, device)
     net = Net(
-        network,
-        ledger,
-        config.seed,
-        lambda: starting_network(config)[0].state_dict(),
-        recorder.notify,
-        equipment.precision,
+        network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), recorder.notify, precision
     )
     method.setup(net)
-    return Learner(
-        config=config,
-        stream=stream,
-        loader=loader,
-        network=network,
-        net=net,
-        ledger=ledger,
-        method=method,
-        evaluator=Evaluator(stream, loader, ledger, config.evaluation.test_images, world),
-        counts=Counts.empty(len(stream.tests)),
-        class_counts=ClassCounts.empty(len(stream.tests), len(stream.classes)),
-        recorder=recorder,
-        world=world,
-        origin=origin,
-    )
+    evaluator = Evaluator(stream, loader, ledger, config.evaluation.test_images, world)
+    counts = Counts.empty(len(stream.tests)), ClassCounts.empty(len(stream.tests), len(stream.classes))
+    return Learner(config, stream, loader, network, net, ledger, method, evaluator, *counts, recorder, world, origin)
 
 
 def starting_network(config: RunConfig) -> tuple[Network, str]:

@@ -15,7 +15,7 @@ from dietcl.metrics import known, summarize
 from dietcl.streams.sampler import pools_of
 from dietcl.streams.stream import TimeStep
 
-MOST_SEGMENTS = 1000  # in a time step; more of them mean that a method never says None
+MOST_SEGMENTS = 1000  # in a time step; with more of them, the method never returns None
 
 Moment = Literal["update", "sweep", "learned", "step"]
 """After an update, after micro-batches of a sweep, before a time step's evaluation, and after it."""
@@ -83,40 +83,31 @@ def _begin(learner: Learner, step: TimeStep) -> None:
 
 
 def _next_segment(learner: Learner, step: TimeStep, position: StepPosition) -> bool:
-    """Ask the method what comes next and keep back what it must leave; False when the time step is over."""
+    """Ask the method for its next segment and reserve what it must leave; False when the time step is over."""
     if len(position.done) > MOST_SEGMENTS:
-        raise RuntimeError(
-            f"{type(learner.method).__name__}.next_phase asks for ever more phases; "
-            "return None when the time step is over, which `done` tells"
-        )
-    learner.ledger.tick()
-    segment = learner.method.next_phase(step, position.done, learner.ledger.remaining_updates())
+        name = type(learner.method).__name__
+        raise RuntimeError(f"{name}.next_phase never ends; return None when the time step is over, which `done` tells")
+    ledger = learner.ledger
+    ledger.tick()
+    position.segment = segment = learner.method.next_phase(step, position.done, ledger.remaining_updates())
     if segment is None:
         return False
-    position.segment = segment
-    learner.ledger.hold(*_reserved(learner, segment))
+    reserve, first_update = segment.reserve, 0.0
+    passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
+    passes += reserve.flops / ledger.pass_flops
+    if isinstance(segment, Phase) and segment.share:
+        first_update = learner.config.training.batch * segment.price / segment.share
+    ledger.hold(passes, leave=first_update)
     return True
 
 
-def _reserved(learner: Learner, segment: Segment) -> tuple[float, float]:
-    """Return the passes that the rest of the time step will need, and those of a phase's first update."""
-    ledger, reserve = learner.ledger, segment.reserve
-    passes = ledger.price("importance") * reserve.importance + ledger.price("forward") * reserve.forward
-    passes += reserve.flops / ledger.pass_flops
-    leave = 0.0
-    if isinstance(segment, Phase) and segment.share:
-        leave = learner.config.training.batch * segment.price / segment.share
-    return passes, leave
-
-
 def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_Watch") -> None:
-    """Measure the time step, close its budget and write down what came of it."""
+    """Measure the time step, close its budget and record the results."""
     until = min(step.t + 1, len(learner.stream.tests))
-    learner.evaluator.measure(
-        learner.method, learner.net, learner.counts, step.t - 1, until, by_class=learner.class_counts
-    )
+    counts = learner.counts
+    learner.evaluator.measure(learner.method, learner.net, counts, step.t - 1, until, by_class=learner.class_counts)
     receipt = learner.ledger.close()
-    summary = summarize(learner.counts.correct, learner.counts.count, learner.counts.loss_sum)
+    summary = summarize(counts.correct, counts.count, counts.loss_sum)
     learner.world.require_equal(weights_of(learner) | learner.method.state())
     learner.recorder.event(
         "step_end",
@@ -135,19 +126,19 @@ def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_W
 
 
 class _Watch:
-    """Keeps the time spent and the images substituted in a time step, also over an interruption."""
+    """Counts the time spent and the images substituted in a time step, also across interruptions."""
 
     def __init__(self, learner: Learner, position: StepPosition) -> None:
-        self._loader, self._here = learner.loader, position
+        self._loader, self._position = learner.loader, position
         self._started = time.perf_counter() - position.seconds
         self._waited = learner.loader.waited - position.data_wait
         self._substituted = learner.loader.substituted - position.substituted
 
     def note(self) -> None:
-        """Write down how much it is by now."""
-        self._here.seconds = time.perf_counter() - self._started
-        self._here.data_wait = self._loader.waited - self._waited
-        self._here.substituted = self.substituted
+        """Update the position."""
+        self._position.seconds = time.perf_counter() - self._started
+        self._position.data_wait = self._loader.waited - self._waited
+        self._position.substituted = self.substituted
 
     @property
     def substituted(self) -> int:
@@ -159,11 +150,7 @@ def state_bytes(learner: Learner, step: TimeStep, done: Sequence[Segment]) -> in
     """Return the size of what the method keeps: its tensors and modules, and the labels it remembers."""
     method = learner.method
     tensors = [*method.state().values(), *(p for m in method.modules().values() for p in m.state_dict().values())]
-    memories = [
-        pools_of(learner.stream, step.t, segment.mix)["memory"]
-        for segment in done
-        if isinstance(segment, Phase) and segment.mix.memory
-    ]
+    mixes = [segment.mix for segment in done if isinstance(segment, Phase) and segment.mix.memory]
+    rows = [pools_of(learner.stream, step.t, mix)["memory"].rows.nbytes for mix in mixes]
     # A row number and a label for each remembered image.
-    size: int = max((2 * pool.rows.nbytes for pool in memories), default=0)
-    return size + sum(int(value.nbytes) for value in tensors)
+    return 2 * max(rows, default=0) + sum(int(value.nbytes) for value in tensors)

@@ -1,11 +1,11 @@
-"""AdamW with layer decay, and one cosine per phase over the spent share of its budget."""
+"""AdamW with layer decay, one cosine per phase over the spent share of its budget, and AdamW's saved state."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dietcl.config import Training
 from dietcl.models.encoder import Encoder
@@ -13,7 +13,7 @@ from dietcl.models.network import Network
 
 
 def build_optimizer(network: Network, extra: Mapping[str, nn.Module], config: Training) -> torch.optim.AdamW:
-    """Return a fresh AdamW; each group carries the peak of its own learning rate."""
+    """Return a fresh AdamW; the "peak" of a group is its highest learning rate."""
     groups = _encoder_groups(network.encoder, config)
     groups += _plain_groups(network.decoder, config.lr, config.weight_decay)
     groups += _plain_groups(network.head, config.head_lr, config.weight_decay)
@@ -32,6 +32,21 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, config: Training, scale:
     return config.lr * factor
 
 
+def moments_of(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
+    """Return an optimizer's tensors as PREFIX/PARAMETER/NAME."""
+    entries = optimizer.state_dict()["state"].items()
+    return {f"{prefix}/{parameter}/{name}": value for parameter, entry in entries for name, value in entry.items()}
+
+
+def load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Load what `moments_of` returned, without the prefix."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        parameter, _, name = key.partition("/")
+        state.setdefault(int(parameter), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
 def _encoder_groups(encoder: Encoder, config: Training) -> list[dict[str, Any]]:
     """Group the encoder by depth: a block learns slower by the layer decay than the one above it."""
     groups: dict[tuple[int, float], dict[str, Any]] = {}
@@ -46,7 +61,7 @@ def _encoder_groups(encoder: Encoder, config: Training) -> list[dict[str, Any]]:
 
 
 def _layer(name: str, depth: int) -> int:
-    """Count layers from 0, the patch embedding; the final norm lies above the last block."""
+    """Count layers from 0, the patch embedding; the final norm is above the last block."""
     if name.startswith("blocks."):
         return int(name.split(".")[1]) + 1
     return depth + 1 if name.startswith("norm.") else 0

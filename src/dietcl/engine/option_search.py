@@ -41,7 +41,7 @@ Trials = dict[str, Trial]
 
 
 class NullRecorder:
-    """A recorder that takes no notes."""
+    """A recorder that ignores everything."""
 
     def event(self, event: str, **fields: object) -> None:
         """Ignore an event."""
@@ -100,10 +100,8 @@ def require_labels(config: RunConfig, search: Search, stream: Stream) -> list[St
         raise UserError(f"{search.flag} with --budget {config.budget}: give the budget in updates, such as 500")
     folds = [hold_out(stream, fold) for fold in range(FOLDS)]
     if not all(any(len(test.rows) for test in fold.tests) for fold in folds):
-        raise UserError(
-            f"{search.flag}: the first {TIME_STEPS} time steps reveal too few labels to hold some out; "
-            "give a number of updates, such as 400"
-        )
+        why = f"the first {TIME_STEPS} time steps reveal too few labels to hold some out"
+        raise UserError(f"{search.flag}: {why}; give a number of updates, such as 400")
     return folds
 
 
@@ -111,11 +109,10 @@ def hold_out(stream: Stream, fold: int) -> Stream:
     """Return the first time steps with every FOLDS-th revealed label kept back as the test images."""
     first = stream.steps[:TIME_STEPS]
     labels = np.concatenate([step.labels for step in first])
-    # Split within each class, so that none is held out whole while it has two labels.
+    # Split within each class, so that no class with two labels is held out completely.
     order = np.lexsort((numpy_generator(stream.seed, "folds").random(len(labels)), labels))
-    held = np.zeros(len(labels), np.bool_)
-    held[order[fold::FOLDS]] = True
-    # A class without a label left to learn from cannot be answered, so it is not tested.
+    held = np.isin(np.arange(len(labels)), order[fold::FOLDS])
+    # A class without a label left to learn from is not tested.
     held &= np.isin(labels, labels[~held])
     parts = np.split(held, np.cumsum([len(step.labels) for step in first])[:-1])
     steps, tests = [], []

@@ -27,6 +27,7 @@ from dietcl.streams.stream import TimeStep
 
 LOG_EVERY = 10
 Losses = dict[str, torch.Tensor]
+Draws = tuple[Draw, ...]
 
 
 def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
@@ -45,11 +46,8 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
         account = Allotment(ledger, position.allotment)
     key = (learner.config.seed, step.t, len(position.done))
     micros = range(config.batch // config.micro_batch)
-    draws = (
-        sample(pools, counts, (*key, update, micro))
-        for update in itertools.count(position.made)
-        for micro in world.own_share(micros)
-    )
+    places = ((update, micro) for update in itertools.count(position.made) for micro in world.own_share(micros))
+    draws = (sample(pools, counts, (*key, *place)) for place in places)
     ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
     classes = torch.from_numpy(step.classes).to(learner.device)
 
@@ -58,11 +56,11 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
         return make_batch(drawn, images, classes, learner.config.augmentation, (*key, position.made, micro))
 
     while account.affords(position.cost, learner.position.pace):
-        started, spent = ledger.now, ledger.spent
-        optimizer_name = learner.method.optimizer_name(learner.net, (*key, position.made, 0), counts)
-        if optimizer_name not in learner.optimizers:
-            learner.optimizers[optimizer_name] = build_optimizer(learner.network, learner.method.modules(), config)
-        optimizer = learner.optimizers[optimizer_name]
+        started, spent = ledger.clock(), ledger.spent
+        turn = learner.method.optimizer_name(learner.net, (*key, position.made, 0), counts)
+        if turn not in learner.optimizers:
+            learner.optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
+        optimizer = learner.optimizers[turn]
         lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
         optimizer.zero_grad(set_to_none=True)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -79,15 +77,14 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
             raise RuntimeError(f"phase {phase.name}: an update that runs nothing is free and would never end")
         values = {name: float(value) for name, value in losses.items()}
         if not all(math.isfinite(value) for value in values.values()):
-            raise NotFinite(
-                f"the loss is {values} at time step {step.t}, phase {phase.name}, update {position.made}; {ADVICE}"
-            )
+            where = f"time step {step.t}, phase {phase.name}, update {position.made}"
+            raise NotFinite(f"the loss is {values} at {where}; {ADVICE}")
         gradients.finish()
         optimizer.step()
         with within_budget(learner, "after_update"):
             learner.method.after_update(learner.net, phase)
         ledger.tick()
-        position.cost, learner.position.pace = ledger.spent - spent, ledger.now - started
+        position.cost, learner.position.pace = ledger.spent - spent, ledger.clock() - started
         ledger.pass_seconds = learner.position.pace / position.cost
         if position.made % LOG_EVERY == 0:
             learner.recorder.event(
@@ -106,13 +103,11 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
 
 def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: Sweep) -> Iterator[None]:
     """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
-    pool = pools_of(learner.stream, step.t, Mix())[sweep.pool]
-    draws = list(
-        walk(sweep.pool, pool, learner.config.training.micro_batch, (learner.config.seed, step.t, len(position.done)))
-    )
+    pool, size = pools_of(learner.stream, step.t, Mix())[sweep.pool], learner.config.training.micro_batch
+    draws = list(walk(sweep.pool, pool, size, (learner.config.seed, step.t, len(position.done))))
     ready = learner.loader.iterate(learner.world.own_share(draws[position.made :]))
     is_refused = False
-    while position.made < len(draws):
+    while position.made < len(draws) and not is_refused:
         learner.ledger.tick()
         round_ = draws[position.made : position.made + learner.world.size]
         for (draw,), images in zip(round_, _one_each(learner, sweep, round_, ready), strict=True):
@@ -121,9 +116,8 @@ def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: S
             if is_refused := images < len(draw.rows):
                 break
         learner.recorder.progress(step.t, learner.ledger.spent_fraction())
-        if is_refused:
-            break
-        yield
+        if not is_refused:
+            yield
     ready.close()
     learner.recorder.event("sweep", t=step.t, name=sweep.name, images=position.gathered, of=len(pool.rows))
 
@@ -148,35 +142,32 @@ def _micro_batch_losses(
             gradients.add()
             yield losses
         return
-    mine: dict[int, tuple[DeferredCharges, dict[str, float]]] = {}
+    own: dict[int, tuple[DeferredCharges, dict[str, float]]] = {}
     for micro in world.own_share(micros):
         with deferring(ledger, loader) as notes:
             losses = backward(learner, phase, micro_batch(micro), len(micros))
         gradients.add()
-        mine[micro] = notes, {name: float(value) for name, value in losses.items()}
-    every = {micro: entry for theirs in world.exchange(mine) for micro, entry in theirs.items()}
-    for micro in micros:
-        notes, values = every[micro]
+        own[micro] = notes, {name: float(value) for name, value in losses.items()}
+    every = {micro: entry for entries in world.exchange(own) for micro, entry in entries.items()}
+    for notes, values in (every[micro] for micro in micros):
         settle(ledger, loader, notes)
         yield {name: torch.tensor(value) for name, value in values.items()}
 
 
-def _one_each(
-    learner: Learner, sweep: Sweep, draws: Sequence[tuple[Draw, ...]], ready: Iterator[Loaded]
-) -> Iterator[int]:
-    """Gather a micro-batch in each process, absorb them all in their order; yields how many images of each were."""
+def _one_each(learner: Learner, sweep: Sweep, draws: Sequence[Draws], ready: Iterator[Loaded]) -> Iterator[int]:
+    """Gather a micro-batch in each process and absorb them in order; yields how many images of each were absorbed."""
     world, ledger, loader, method = learner.world, learner.ledger, learner.loader, learner.method
     if world.size == 1:
         yield _offer(learner, sweep, _part(next(ready)))
         return
-    mine: tuple[DeferredCharges, dict[str, tuple[torch.Tensor, bool]]] | None = None
+    own: tuple[DeferredCharges, dict[str, tuple[torch.Tensor, bool]]] | None = None
     if world.rank < len(draws):
         with deferring(ledger, loader) as notes:
             gathered = method.gather(learner.net, sweep, _part(next(ready)))
-        mine = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
-    for draw, theirs in zip(draws, world.exchange(mine), strict=False):
-        assert theirs is not None
-        notes, values = theirs
+        own = notes, {name: (value.cpu(), value.device == learner.device) for name, value in gathered.items()}
+    for draw, entry in zip(draws, world.exchange(own), strict=False):
+        assert entry is not None
+        notes, values = entry
         try:
             settle(ledger, loader, notes)
         except Overdraft:
@@ -184,16 +175,13 @@ def _one_each(
                 part = _part(next(loader.iterate(iter([draw]))))
             yield _offer(learner, sweep, part, halved=True)
         else:
-            method.absorb(
-                learner.net,
-                sweep,
-                {name: value.to(learner.device) if there else value for name, (value, there) in values.items()},
-            )
+            found = {name: value.to(learner.device) if there else value for name, (value, there) in values.items()}
+            method.absorb(learner.net, sweep, found)
             yield len(draw[0].rows)
 
 
 def _offer(learner: Learner, sweep: Sweep, part: Part, halved: bool = False) -> int:
-    """Let the method gather a part, what is refused in halves; returns how many images were gathered."""
+    """Let the method gather a part, in halves when it is refused; returns how many images were gathered."""
     start, size = 0, len(part) // 2 if halved else len(part)
     while start < len(part) and size:
         try:
@@ -213,7 +201,7 @@ def _part(loaded: Loaded) -> Part:
 
 @contextmanager
 def within_budget(learner: Learner, hook: str) -> Iterator[None]:
-    """Let a hook spend what is there; only losses and gather may be refused in the midst."""
+    """Turn an Overdraft of a hook into an error: only losses and gather may exceed the budget."""
     try:
         yield
     except Overdraft as refused:

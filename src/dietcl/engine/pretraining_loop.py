@@ -13,18 +13,19 @@ import torch
 from dietcl.budget.budget import Budget
 from dietcl.budget.ledger import Ledger
 from dietcl.config import Pretraining
-from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
+from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints, below
 from dietcl.engine.distributed import World
 from dietcl.engine.event_log import EventLog
+from dietcl.engine.optimizer import load_moments, moments_of
 from dietcl.engine.sample_pictures import reconstruction_pictures
 from dietcl.errors import Stopped, UserError, reason
-from dietcl.files import disk_errors, locked, make_folder, write_arrays, write_json
+from dietcl.files import disk_errors, locked, make_folder, read_config, write_arrays, write_json
 from dietcl.models.flops import cost_model
 from dietcl.models.net import Net
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.signals import listening
-from dietcl.streams.augment import crop_and_flip, normalize
+from dietcl.streams.augment import crop_and_flip
 from dietcl.streams.batch import Part
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
@@ -35,7 +36,6 @@ from dietcl.streams.stream import Stream
 from dietcl.streams.stream_cache import cached_stream
 
 LOG_EVERY = 20
-PICTURES = 8
 KEPT = 2  # checkpoints
 _ADVICE = "lower it and choose another --out"
 
@@ -50,21 +50,22 @@ def pretrain(
     bad_share: float = BAD_SHARE,
     notify: Callable[[str], None] = lambda sentence: None,
 ) -> Network:
-    """Pre-train in a folder, going on where an unfinished run of the same configuration stopped.
-
-    Raises Stopped if it was asked to stop; then it is saved.
-    """
+    """Pre-train in a folder, or go on after the last checkpoint in it; raises Stopped after a stop on request."""
     network = build_network(model, config.seed).to(device)
     stream = cached_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
     net = Net(network, ledger, config.seed, network.state_dict, notify)
     loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
-    # Only now: what cannot be started must not claim the folder.
+    # Only now: a run that cannot be started must not claim the folder.
     with locked(make_folder(folder), notify), disk_errors(folder):
-        _claim(folder, {"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash})
+        wanted = json.loads(json.dumps({"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash}))
+        if (read_config(folder) or wanted) != wanted:
+            raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
+        write_json(folder / "config.json", wanted)
         _learn(net, network, stream, loader, config, folder, progress, notify)
-        _save_pictures(net, ledger, network, stream, loader, folder)
+        pictures = reconstruction_pictures(network, net, ledger, loader, stream.steps[0].unlabeled, "pictures")
+        write_arrays(folder / "samples.npz", pictures)
     return network
 
 
@@ -78,8 +79,13 @@ def _learn(
     progress: Callable[[float, float], None],
     notify: Callable[[str], None],
 ) -> None:
-    """Make all updates that are left, saving on the way."""
-    optimizer = _optimizer(network, config)
+    """Run the remaining updates, saving on the way."""
+    parameters = [*network.encoder.parameters(), *network.decoder.parameters()]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
     checkpoints = Checkpoints(folder / CHECKPOINTS, KEPT)
     done, event_log = _resume(network, optimizer, checkpoints, notify)
     events = EventLog(folder / "events.jsonl", keep=event_log)
@@ -92,7 +98,7 @@ def _learn(
         for update in range(done, config.updates):
             (draw,), (images,) = next(batches)
             key = (config.seed, "pretrain", update)
-            # Squares keep the key that they have always had; pictures were cropped ahead, by the key of their draw.
+            # Squares keep the key of earlier versions; pictures were cropped ahead, by the key of their draw.
             crop_key = key if isinstance(images, torch.Tensor) else (*draw.key, draw.pool)
             part = Part("unlabeled", crop_and_flip(images, augmentation, crop_key))
             lr = _learning_rate(config, update)
@@ -112,7 +118,9 @@ def _learn(
             if (update + 1) % config.checkpoint_every == 0 or is_last or world.is_stopping:
                 if not all(bool(p.isfinite().all()) for p in network.parameters()):
                     raise UserError(f"--lr {config.lr}: a weight is not finite after update {update}; {_ADVICE}")
-                _save(network, optimizer, checkpoints, update + 1, events.sync())
+                tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
+                tensors |= moments_of(optimizer, "moments")
+                checkpoints.save(tensors, {}, {"done": update + 1, "event_log": events.sync()})
             if world.is_stopping and not is_last:
                 raise Stopped(f"{folder}: saved; the same command goes on from here")
     batches.close()
@@ -127,67 +135,19 @@ def _learning_rate(config: Pretraining, update: int) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * (update - warmup) / (config.updates - warmup)))
 
 
-def _optimizer(network: Network, config: Pretraining) -> torch.optim.AdamW:
-    parameters = [*network.encoder.parameters(), *network.decoder.parameters()]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
-
-
-def _save(network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, done: int, event_log: int) -> None:
-    tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
-    for number, entry in optimizer.state_dict()["state"].items():
-        tensors |= {f"moments/{number}/{name}": value for name, value in entry.items()}
-    checkpoints.save(tensors, {}, {"done": done, "event_log": event_log})
-
-
 def _resume(
     network: Network, optimizer: torch.optim.AdamW, checkpoints: Checkpoints, notify: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Return how many updates were done and how long the event_log was."""
+    """Return how many updates were done and how long the event log was."""
     saved, damages = checkpoints.load()
     for sentence in damages:
         notify(sentence)
     if saved is None:
         return 0, 0
-    weights: dict[str, torch.Tensor] = {}
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in saved.tensors.items():
-        part, _, rest = name.partition("/")
-        number, _, field = rest.partition("/")
-        if part == "network":
-            weights[rest] = value
-        else:
-            state.setdefault(int(number), {})[field] = value
     try:
-        network.load_state_dict(weights)
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        network.load_state_dict(below(saved.tensors, "network/"))
+        load_moments(optimizer, below(saved.tensors, "moments/"))
         return int(saved.notes["done"]), int(saved.notes["event_log"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{saved.path}: is whole but does not fit this run ({reason(error)}); choose another --out"
-        ) from None
-
-
-def _save_pictures(net: Net, ledger: Ledger, network: Network, stream: Stream, loader: Loader, folder: Path) -> None:
-    rows = stream.steps[0].unlabeled[:PICTURES]
-    images = normalize(loader.read(rows))
-    with ledger.free():
-        patches, mask = net.reconstructions(images, ("pictures",))
-    pictures = reconstruction_pictures(network, images, patches, mask)
-    write_arrays(folder / "samples.npz", pictures)
-
-
-def _claim(folder: Path, config: dict[str, object]) -> None:
-    path = folder / "config.json"
-    if not path.exists():
-        write_json(make_folder(folder) / path.name, config)
-        return
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{path}: not readable as JSON; choose another --out") from None
-    if known != json.loads(json.dumps(config)):
-        raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
+        why = f"is whole but does not fit this run ({reason(error)})"
+        raise UserError(f"{saved.path}: {why}; choose another --out") from None

@@ -1,4 +1,4 @@
-"""Where a run stands: what the loop needs to go on besides weights, moments, the method's state and the ledger."""
+"""The position of a run: what the loop needs to go on besides weights, moments, the method's state and the ledger."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,28 +13,21 @@ class StepPosition:
     """How far a time step has come."""
 
     done: tuple[Segment, ...] = ()
-    segment: Segment | None = None
-    """The phase or sweep under way."""
-    made: int = 0
-    """Updates of this phase, or micro-batches of this sweep."""
-    gathered: int = 0
-    """Images of this sweep."""
-    cost: float = 0.0
-    """Passes that the next update is expected to cost."""
-    allotment: Terms | None = None
-    """What this phase may spend; none before it begins."""
-    updates: int = 0
-    """Updates of the time step."""
+    segment: Segment | None = None  # the current phase or sweep
+    made: int = 0  # finished updates of this phase, or micro-batches of this sweep
+    gathered: int = 0  # images of this sweep
+    cost: float = 0.0  # expected passes of the next update
+    allotment: Terms | None = None  # what this phase may spend; None before it begins
+    updates: int = 0  # of the time step
     curve_due: int = 0
     curve_measured: int | None = None
-    is_learned: bool = False
-    """Whether only the evaluation is left."""
+    is_learned: bool = False  # whether only the evaluation is left
     seconds: float = 0.0
     data_wait: float = 0.0
     substituted: int = 0
 
     def finish_segment(self) -> None:
-        """Go to the end of the phase or sweep under way."""
+        """End the current phase or sweep."""
         assert self.segment is not None
         self.done += (self.segment,)
         self.segment, self.allotment, self.made, self.gathered = None, None, 0, 0
@@ -44,38 +37,29 @@ class StepPosition:
 class Position:
     """How far a run has come."""
 
-    finished: int = 0
-    """Time steps that were learned and measured."""
-    step: StepPosition | None = None
-    """The time step under way."""
-    pace: float = 0.0
-    """Seconds that the last update took."""
+    finished: int = 0  # time steps that were learned and measured
+    step: StepPosition | None = None  # in the current time step
+    pace: float = 0.0  # seconds that the last update took
 
     def state(self) -> dict[str, Any]:
         """Return plain JSON."""
         state = asdict(self)
         if self.step is not None:
-            segments = [*self.step.done, *([] if self.step.segment is None else [self.step.segment])]
-            state["step"] |= {"done": len(self.step.done), "segment": [_plain(segment) for segment in segments]}
+            segments = [segment for segment in (*self.step.done, self.step.segment) if segment is not None]
+            plain = [{"kind": type(segment).__name__, **asdict(segment)} for segment in segments]
+            state["step"] |= {"done": len(self.step.done), "segment": plain}
         return state
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Position":
-        """Take back what `state` returned."""
+        """Return the position that `state` described."""
         step = state["step"]
         if step is not None:
-            segments = [_segment(plain) for plain in step["segment"]]
-            number = step["done"]
-            allotment = None if step["allotment"] is None else Terms(*step["allotment"])
-            step = StepPosition(
-                **{**step, "done": tuple(segments[:number]), "allotment": allotment}
-                | {"segment": segments[number] if len(segments) > number else None}
-            )
-        return cls(**{**state, "step": step})
-
-
-def _plain(segment: Segment) -> dict[str, Any]:
-    return {"kind": type(segment).__name__, **asdict(segment)}
+            number, segments = step["done"], [_segment(plain) for plain in step["segment"]]
+            current = segments[number] if len(segments) > number else None
+            allotment = step["allotment"] and Terms(*step["allotment"])
+            step = {**step, "done": tuple(segments[:number]), "segment": current, "allotment": allotment}
+        return cls(**{**state, "step": step and StepPosition(**step)})
 
 
 def _segment(plain: dict[str, Any]) -> Segment:

@@ -5,13 +5,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dietcl.budget.ledger import Ledger
 from dietcl.engine.learner import Learner
 from dietcl.files import write_arrays
 from dietcl.metrics import NEVER_REVEALED, NO_ANSWER
 from dietcl.models.decoder import hide
+from dietcl.models.net import Net
 from dietcl.models.network import Network
 from dietcl.streams.augment import denormalize, normalize
-from dietcl.streams.stream import TestStep
+from dietcl.streams.loader import Loader
+from dietcl.streams.stream import Rows, TestStep
 
 PREDICTIONS = 40
 RECONSTRUCTIONS = 8
@@ -22,17 +25,18 @@ def save_samples(learner: Learner, path: Path) -> None:
     arrays = _predictions(learner) | _mistakes(learner)
     step = next((step for step in reversed(learner.stream.steps) if len(step.unlabeled)), None)
     if step is not None:
-        images = normalize(learner.loader.read(step.unlabeled[:RECONSTRUCTIONS]))
-        with learner.ledger.free():
-            patches, mask = learner.net.reconstructions(images, ("samples",))
-        arrays |= reconstruction_pictures(learner.network, images, patches, mask)
+        network, net, ledger, loader = learner.network, learner.net, learner.ledger, learner.loader
+        arrays |= reconstruction_pictures(network, net, ledger, loader, step.unlabeled, "samples")
     write_arrays(path, arrays)
 
 
 def reconstruction_pictures(
-    network: Network, images: torch.Tensor, patches: torch.Tensor, mask: torch.Tensor
+    network: Network, net: Net, ledger: Ledger, loader: Loader, rows: Rows, key: str
 ) -> dict[str, np.ndarray]:
-    """Return originals, what the encoder saw of them, and what the decoder made of that, as uint8 [n, H, W, 3]."""
+    """Return a few images, their visible patches, and their reconstructions, as uint8 [n, H, W, 3]."""
+    images = normalize(loader.read(rows[:RECONSTRUCTIONS]))
+    with ledger.free():
+        patches, mask = net.reconstructions(images, (key,))
     return {
         "originals": _pixels(images),
         "masked": _pixels(hide(images, mask, network.encoder.patch)),
@@ -43,17 +47,14 @@ def reconstruction_pictures(
 def _predictions(learner: Learner) -> dict[str, np.ndarray]:
     tests = [test for test in learner.evaluator.tests if len(test.rows)]
     each = -(-PREDICTIONS // max(1, len(tests)))
-    chosen = [TestStep(test.t, test.rows[:each], test.labels[:each]) for test in tests]
+    found = [np.zeros((4, 0), np.int64)]
+    for test in (TestStep(test.t, test.rows[:each], test.labels[:each]) for test in tests):
+        predicted, _ = learner.evaluator.predict(learner.method, learner.net, test)
+        found.append(np.stack([test.rows, test.labels, predicted, np.full(len(test.rows), test.t)]))
+    rows, labels, predicted, t = np.concatenate(found, axis=1)
     truths, answers = _class_names(learner)
-    predicted = [learner.evaluator.predict(learner.method, learner.net, test)[0] for test in chosen]
-    rows = np.concatenate([np.zeros(0, np.int64), *(test.rows for test in chosen)])
-    labels = np.concatenate([np.zeros(0, np.int64), *(test.labels for test in chosen)])
-    return {
-        "images": learner.loader.read(rows).permute(0, 2, 3, 1).cpu().numpy(),
-        "label": truths[labels],
-        "predicted": answers[np.concatenate([np.zeros(0, np.int64), *predicted])],
-        "t": np.concatenate([np.zeros(0, np.int64), *(np.full(len(test.rows), test.t) for test in chosen)]),
-    }
+    images = learner.loader.read(rows).permute(0, 2, 3, 1).cpu().numpy()
+    return {"images": images, "label": truths[labels], "predicted": answers[predicted], "t": t}
 
 
 def _mistakes(learner: Learner) -> dict[str, np.ndarray]:
@@ -68,7 +69,7 @@ def _mistakes(learner: Learner) -> dict[str, np.ndarray]:
 
 
 def _class_names(learner: Learner) -> tuple[np.ndarray, np.ndarray]:
-    """Return names of true and of predicted classes; the last answers for -1, which is no known class."""
+    """Return names of true and of predicted classes; the last one is that of -1, which is no known class."""
     truths, answers = (np.array([*learner.stream.classes, last]) for last in (NEVER_REVEALED, NO_ANSWER))
     return truths, answers
 
