@@ -51,7 +51,7 @@ def _medians(method: str, rounds: int) -> tuple[float, ...]:
     assert isinstance(phase, Phase)
     pools = pools_of(stream, step.t, phase.mix)
     counts = phase.mix.counts(config.training.micro_batch, pools)
-    account = learner.ledger.allot(phase.share, phase.updates)
+    ledger, allotment = learner.ledger, learner.ledger.allot(phase.share, phase.updates)
     optimizer = build_optimizer(learner.network, {}, config.training)
     classes = torch.from_numpy(step.classes)
 
@@ -62,8 +62,8 @@ def _medians(method: str, rounds: int) -> tuple[float, ...]:
 
     def account_for() -> None:
         """All that the engine asks of the ledger in one update."""
-        account.affords(32.0, 0.1)
-        _ = account.fraction, learner.ledger.spent, learner.ledger.spent, learner.ledger.spent_fraction()
+        ledger.affords(32.0, 0.1, allotment)
+        _ = ledger.spent, ledger.spent_fraction(allotment), ledger.spent, ledger.spent_fraction()
         for name, count in counts.items():
             learner.ledger.charge(name, "reconstruct" if name == "unlabeled" else "train", count)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dietcl.budget.accounts import Item
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import PROMPTED, CostModel, Operation
 from dietcl.budget.ledger import Accounting, Ledger, Overdraft
+from dietcl.budget.receipts import Item
 
 # ViT-B/16 at 224 pixels with a decoder of 8 blocks of width 512.
 BASE = CostModel(
@@ -283,27 +283,27 @@ def test_allotments_split_a_time_step() -> None:
     ledger = opened("500")
     joint = ledger.allot(updates=400)
     fractions = []
-    while joint.affords(1024):
-        fractions.append(joint.fraction)
+    while ledger.affords(1024, within=joint):
+        fractions.append(ledger.spent_fraction(joint))
         ledger.charge("joint", "train", 1024)
     assert fractions == [update / 400 for update in range(400)]
-    assert joint.fraction == 1.0
+    assert ledger.spent_fraction(joint) == 1.0
     balance = ledger.allot()
-    assert (balance.passes, balance.seconds, balance.fraction) == (100 * 1024, math.inf, 0.0)
+    assert (balance.passes, balance.seconds, ledger.spent_fraction(balance)) == (100 * 1024, math.inf, 0.0)
     assert ledger.allot(share=0.8).passes == pytest.approx(80 * 1024)
     assert ledger.allot(updates=1000).passes == 100 * 1024
     nothing = ledger.allot(share=0.0)
-    assert (nothing.fraction, nothing.affords(1)) == (1.0, False)
+    assert (ledger.spent_fraction(nothing), ledger.affords(1, within=nothing)) == (1.0, False)
 
 
 def test_allotment_obeys_the_ledger_too() -> None:
     ledger = opened("10", batch=10)
     first, second = ledger.allot(), ledger.allot(share=0.5)
     ledger.charge("memory", "train", 60)
-    assert (first.fraction, second.fraction) == (0.6, 1.0)
-    assert first.affords(40)
-    assert not first.affords(41)
-    assert not second.affords(1)
+    assert (ledger.spent_fraction(first), ledger.spent_fraction(second)) == (0.6, 1.0)
+    assert ledger.affords(40, within=first)
+    assert not ledger.affords(41, within=first)
+    assert not ledger.affords(1, within=second)
 
 
 def test_allotment_of_time_and_updates() -> None:
@@ -314,12 +314,12 @@ def test_allotment_of_time_and_updates() -> None:
     assert (half.passes, half.seconds) == (40, 40)
     clock.now += 10
     ledger.charge("memory", "train", 20)
-    assert half.fraction == 0.5
+    assert ledger.spent_fraction(half) == 0.5
     clock.now += 20
-    assert half.fraction == 0.75
-    assert half.affords(20, seconds=10)
-    assert not half.affords(20, seconds=10.1)
-    assert not half.affords(21, seconds=10)
+    assert ledger.spent_fraction(half) == 0.75
+    assert ledger.affords(20, seconds=10, within=half)
+    assert not ledger.affords(20, seconds=10.1, within=half)
+    assert not ledger.affords(21, seconds=10, within=half)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 20)), max_size=6), st.sampled_from(["forward", "train"]))
@@ -330,11 +330,11 @@ def test_allotments_are_never_exceeded(parts: list[tuple[float, float]], operati
     for share, updates in parts:
         before = ledger.spent
         allotment = ledger.allot(share, updates)
-        while allotment.affords(16 * price):
-            assert 0 <= allotment.fraction < 1
+        while ledger.affords(16 * price, within=allotment):
+            assert 0 <= ledger.spent_fraction(allotment) < 1
             ledger.charge("memory", operation, 16)
         assert ledger.spent - before <= min(share * (320 - before), updates * 16) * (1 + 1e-9)
-        assert 0 <= allotment.fraction <= 1
+        assert 0 <= ledger.spent_fraction(allotment) <= 1
     assert ledger.close().spent <= 320 * (1 + 1e-9)
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dietcl.budget.accounts import StepReceipt
 from dietcl.budget.ledger import Overdraft
+from dietcl.budget.receipts import StepReceipt
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS
 from dietcl.models.net import Unmetered

@@ -198,12 +198,12 @@ def test_twenty_time_steps_plan_exactly_the_passes_of_the_paper(
 
     def booked(learner: Learner, step: TimeStep, here: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
         """Book every update that the phase affords, and make none."""
-        account, batch = learner.ledger.allot(phase.share, phase.updates), learner.config.training.batch
-        while account.affords(batch):
+        allotment, batch = learner.ledger.allot(phase.share, phase.updates), learner.config.training.batch
+        while learner.ledger.affords(batch, within=allotment):
             learner.ledger.charge("planned", "train", batch)
             here.updates += 1
             yield
-        planned.append((step.t, phase.name, account.passes))
+        planned.append((step.t, phase.name, allotment.passes))
 
     monkeypatch.setattr(engine_learner, "starting_network", weightless)
     monkeypatch.setattr(loop, "run_phase", booked)

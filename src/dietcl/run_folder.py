@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import dietcl
-from dietcl.budget.accounts import Item
+from dietcl.budget.receipts import Item
 from dietcl.config import RunConfig
 from dietcl.engine.checkpoint_files import CHECKPOINTS
 from dietcl.engine.learner import Learner

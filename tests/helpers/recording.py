@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dietcl.budget.accounts import Item, StepReceipt
+from dietcl.budget.receipts import Item, StepReceipt
 from dietcl.engine import phases
 from dietcl.engine.checkpoint_files import Checkpoints
 from dietcl.engine.learner import Learner

@@ -8,18 +8,60 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from dietcl.budget.accounts import TOLERANCE, Account, Allotment, Item, StepReceipt, Terms, fits, fraction, part
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import PER_IMAGE, Accounting, CostModel, Operation
+from dietcl.budget.receipts import Item, StepReceipt
 
+# Sums of thirds are inexact; the last one must still fit.
+TOLERANCE = 1e-9
 # A deferred charge: purpose, operation, images, passes and FLOPs; without a purpose it is a call of `require`.
 Note = tuple[str | None, str, int, float, float]
 
 
 class Overdraft(Exception):
     """The charge would exceed the budget of the time step; nothing was booked."""
+
+
+class Allotment(NamedTuple):
+    """Passes and seconds that a segment of work may take, and what the time step had spent before it began."""
+
+    passes: float
+    seconds: float
+    spent_before: float
+    elapsed_before: float
+
+
+class Account:
+    """Charges that are summed together: those of a time step, or of the search."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._sums: dict[tuple[str, str], tuple[int, float, float]] = {}
+
+    def book(self, purpose: str, operation: str, images: int, passes: float, flops: float) -> None:
+        """Add a charge."""
+        sums = self._sums.get((purpose, operation), (0, 0.0, 0.0))
+        self._sums[purpose, operation] = (sums[0] + images, sums[1] + passes, sums[2] + flops)
+        self.spent += passes
+
+    def items(self) -> list[Item]:
+        """Return the charges by purpose and operation."""
+        return [Item(purpose, operation, *sums) for (purpose, operation), sums in self._sums.items()]
+
+    def state(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"spent": self.spent, "items": [asdict(item) for item in self.items()]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Account":
+        """Return the account that `state` described."""
+        account = cls()
+        for item in state["items"]:
+            account.book(**item)
+        account.spent = state["spent"]  # summed in another order above, so not the same to the last bit
+        return account
 
 
 class Ledger:
@@ -55,6 +97,7 @@ class Ledger:
             raise RuntimeError(f"Time step {self._t} is still open: close() it before opening {t}.")
         self._t, self._classes, self._spans = t, classes, spans
         self._step = Account()
+        self._known_prices: dict[tuple[Operation, int], tuple[float, int]] = {}
         self._amount = self._seconds = math.inf
         if self.budget.unit == "updates":
             self._amount = spans * self.budget.amount * self.batch
@@ -168,21 +211,31 @@ class Ledger:
         """Return how many updates at full price still fit; infinity for budgets in seconds."""
         return self.remaining / self.batch
 
-    def spent_fraction(self) -> float:
-        """Return the spent share of the time step's budget, from 0 to 1."""
-        return max(fraction(self.spent, self._amount), fraction(self.elapsed, self._seconds))
+    def spent_fraction(self, within: Allotment | None = None) -> float:
+        """Return the spent share of the time step's budget or of an allotment, in passes or time, from 0 to 1."""
+        spent, elapsed, passes, seconds = self.spent, self.elapsed, self._amount, self._seconds
+        if within is not None:
+            spent, elapsed = spent - within.spent_before, elapsed - within.elapsed_before
+            passes, seconds = within.passes, within.seconds
+        return max(_fraction(spent, passes), _fraction(elapsed, seconds))
 
-    def affords(self, passes: float, seconds: float = 0.0) -> bool:
-        """Tell whether work of this many passes that should take this many seconds fits the budget."""
-        step = self._require_open()
+    def affords(self, passes: float, seconds: float = 0.0, within: Allotment | None = None) -> bool:
+        """Tell whether work of this many passes that should take this many seconds fits the budget and an allotment."""
+        spent, elapsed = self.spent, self.elapsed
+        if within is not None and not (
+            _fits(spent - within.spent_before + passes, within.passes)
+            and _fits(elapsed - within.elapsed_before + seconds, within.seconds)
+        ):
+            return False
         if self.unit == "seconds":
-            return fits(self.elapsed + seconds + self._held_seconds, self._seconds)
-        return fits(step.spent + passes + self._held_passes, self._amount)
+            return _fits(elapsed + seconds + self._held_seconds, self._seconds)
+        return _fits(spent + passes + self._held_passes, self._amount)
 
     def allot(self, share: float = 1.0, updates: float = math.inf) -> Allotment:
         """Set apart a share of what remains, but at most this many updates, for a segment of work."""
-        passes = min(part(share, self.remaining), updates * self.batch)
-        return Allotment(self, Terms(passes, part(share, self.remaining_seconds), self.spent, self.elapsed))
+        # A share of what is unlimited is unlimited, even a share of 0.
+        left, seconds = (math.inf if x == math.inf else share * x for x in (self.remaining, self.remaining_seconds))
+        return Allotment(min(left, updates * self.batch), seconds, self.spent, self.elapsed)
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -264,10 +317,13 @@ class Ledger:
 
     def _prices(self, operation: Operation, prompts: int = 0) -> tuple[float, int]:
         """Return the passes and the FLOPs of the operation for one image in this time step."""
-        pass_flops = self.pass_flops
-        flops = self.cost.flops(operation, self._classes, prompts)
-        passes = flops / pass_flops
-        return PER_IMAGE.get(operation, passes) if self.accounting == "images" else passes, flops
+        self._require_open()
+        if (operation, prompts) not in self._known_prices:
+            flops = self.cost.flops(operation, self._classes, prompts)
+            passes = flops / self.pass_flops
+            price = PER_IMAGE.get(operation, passes) if self.accounting == "images" else passes
+            self._known_prices[operation, prompts] = price, flops
+        return self._known_prices[operation, prompts]
 
     def _require_room(self, operation: str, passes: float) -> None:
         if not (self.affords(passes) or (self.unit == "seconds" and self._in_update)):
@@ -283,3 +339,11 @@ class Ledger:
         if self._paused_at is not None:
             raise RuntimeError(f"{call} is not possible inside free().")
         return self._require_open()
+
+
+def _fits(total: float, limit: float) -> bool:
+    return total <= limit * (1 + TOLERANCE)
+
+
+def _fraction(part: float, total: float) -> float:
+    return min(1.0, part / total) if total > 0 else 1.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dietcl.budget.accounts import Item
 from dietcl.budget.budget import Budget
+from dietcl.budget.receipts import Item
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.loop import advance

@@ -1,13 +1,11 @@
 """Phases and sweeps: their micro-batches drawn, shared out to the processes, charged, and put together again."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from dietcl.budget.accounts import Allotment
 from dietcl.budget.ledger import Overdraft
 from dietcl.engine.curve import Curve
 from dietcl.engine.deferred_charges import DeferredCharges, deferring, settle
@@ -22,7 +20,7 @@ from dietcl.streams.augment import make_batch, plain_part
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.loader import Loaded
 from dietcl.streams.options import Mix
-from dietcl.streams.sampler import Draw, pools_of, sample, walk
+from dietcl.streams.sampler import Draw, pools_of, sample_updates, walk
 from dietcl.streams.stream import TimeStep
 
 LOG_EVERY = 10
@@ -38,16 +36,13 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
     if not counts:
         return
     if position.allotment is None:
-        account = ledger.allot(phase.share, phase.updates)
-        position.allotment, position.cost = account.terms, phase.price * config.batch
-        if phase.fresh and account.affords(position.cost, learner.position.pace):
+        position.allotment, position.cost = ledger.allot(phase.share, phase.updates), phase.price * config.batch
+        if phase.fresh and ledger.affords(position.cost, learner.position.pace, position.allotment):
             learner.net.reset(step)
-    else:
-        account = Allotment(ledger, position.allotment)
+    allotment = position.allotment
     key = (learner.config.seed, step.t, len(position.done))
     micros = range(config.batch // config.micro_batch)
-    places = ((update, micro) for update in itertools.count(position.made) for micro in world.own_share(micros))
-    draws = (sample(pools, counts, (*key, *place)) for place in places)
+    draws = sample_updates(pools, counts, key, position.made, [*world.own_share(micros)])
     ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
     classes = torch.from_numpy(step.classes).to(learner.device)
 
@@ -55,13 +50,13 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
         drawn, images = next(ready)
         return make_batch(drawn, images, classes, learner.config.augmentation, (*key, position.made, micro))
 
-    while account.affords(position.cost, learner.position.pace):
-        started, spent = ledger.clock(), ledger.spent
+    while ledger.affords(position.cost, learner.position.pace, allotment):
+        started, spent, fraction = ledger.clock(), ledger.spent, ledger.spent_fraction(allotment)
         turn = learner.method.optimizer_name(learner.net, (*key, position.made, 0), counts)
         if turn not in learner.optimizers:
             learner.optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
         optimizer = learner.optimizers[turn]
-        lr = set_learning_rate(optimizer, config, phase.lr_scale, account.fraction)
+        lr = set_learning_rate(optimizer, config, phase.lr_scale, fraction)
         optimizer.zero_grad(set_to_none=True)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = Gradients(parameters, len(micros), world)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dietcl.budget.accounts import Terms
+from dietcl.budget.ledger import Allotment
 from dietcl.methods.base import Phase, Reserve, Segment, Sweep
 from dietcl.streams.options import Mix
 
@@ -17,7 +17,7 @@ class StepPosition:
     made: int = 0  # finished updates of this phase, or micro-batches of this sweep
     gathered: int = 0  # images of this sweep
     cost: float = 0.0  # expected passes of the next update
-    allotment: Terms | None = None  # what this phase may spend; None before it begins
+    allotment: Allotment | None = None  # what this phase may spend; None before it begins
     updates: int = 0  # of the time step
     curve_due: int = 0
     curve_measured: int | None = None
@@ -57,7 +57,7 @@ class Position:
         if step is not None:
             number, segments = step["done"], [_segment(plain) for plain in step["segment"]]
             current = segments[number] if len(segments) > number else None
-            allotment = step["allotment"] and Terms(*step["allotment"])
+            allotment = step["allotment"] and Allotment(*step["allotment"])
             step = {**step, "done": tuple(segments[:number]), "segment": current, "allotment": allotment}
         return cls(**{**state, "step": step and StepPosition(**step)})
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.budget.accounts import Item
+from dietcl.budget.receipts import Item
 from dietcl.errors import UserError
 from dietcl.metrics import Counts, Floats, Summary, summarize
 from dietcl.report.confusion import Confusion, Examples, Images

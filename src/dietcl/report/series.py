@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dietcl.budget.accounts import Item
+from dietcl.budget.receipts import Item
 from dietcl.metrics import Floats
 from dietcl.report.confusion import Ints
 from dietcl.report.groups import Entry, Group, entries_of

@@ -91,7 +91,7 @@ def mix(part: Part, config: Augmentation, key: Key) -> Part:
             weight = 1 - (bottom - top) * (right - left) / (height * width)
         else:
             images = images * weight + partners * (1 - weight)
-    weights = torch.full((len(part),), weight, device=images.device)
+    weights = torch.full((len(images),), weight, device=images.device)
     return replace(part, images=images, partners=part.labels.flip(0), weight=weights, smoothing=config.smoothing)
 
 

@@ -1,6 +1,7 @@
 """The sampler: (seed, t, phase, update, micro-batch) -> row numbers, a pure function of its arguments."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +64,15 @@ def sample(pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: 
         labels = None if pool.labels is None else pool.labels[chosen]
         draws.append(Draw(name, pool.rows[chosen], labels, key))
     return tuple(draws)
+
+
+def sample_updates(
+    pools: Mapping[PoolName, Pool], counts: Mapping[PoolName, int], key: Key, first: int, micros: Sequence[int]
+) -> Iterator[Draws]:
+    """Yield these micro-batches of every update from the first on, without end."""
+    for update in itertools.count(first):
+        for micro in micros:
+            yield sample(pools, counts, (*key, update, micro))
 
 
 def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[Draws]:
