@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dietcl.cli import compare
-from dietcl.cli.demo import CONTESTANTS, TABLE_BUDGET, TIME_STEPS, explanation
+from dietcl.cli.demo import CONTESTANTS, TABLE_BUDGET, TABLE_TIME_STEPS, TIME_STEPS, explanation
 from dietcl.cli.main import main
 from dietcl.config import RunConfig
 from dietcl.metrics import Summary, summarize
@@ -58,6 +58,12 @@ def test_it_is_the_beginning_of_a_run_of_the_table(contestant) -> None:
 def test_it_quotes_the_readme(contestant) -> None:
     rows = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     assert (contestant.title, contestant.table_accuracy) in rows
+
+
+def test_the_readme_describes_this_demo() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"learns the first {TIME_STEPS} of {TABLE_TIME_STEPS} time steps" in text
+    assert f"with {TABLE_BUDGET} updates per time step" in text
 
 
 def test_the_explanation_follows_from_the_counts() -> None:
