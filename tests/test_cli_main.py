@@ -93,7 +93,7 @@ def test_help_does_not_load_torch():
         (["train", "--preset", "huge"], ["--preset huge", "micro"]),
         (["train", "--budget", "lots"], ["--budget", "lots", "500"]),
         (["train", "--budget", "2h500"], ["2h500"]),
-        (["train", "--label-rate", "2"], ["--label-rate 2", "between 0 and 1"]),
+        (["train", "--label-rate", "2"], ["--label-rate 2", "from 0 to 1"]),
         (["train", "--time-steps", "0"], ["--time-steps 0"]),
         (["train", "--batch", "10", "--micro-batch", "4"], ["--batch 10", "multiple"]),
         (["train", "--lr", "-1"], ["--lr -1"]),

@@ -119,7 +119,7 @@ def _lede(groups: Sequence[Group]) -> str:
     budgets = " or ".join(dict.fromkeys(run.budget for run in runs))
     steps = " or ".join(str(n) for n in sorted({run.due for run in runs} - {0}))
     rates = sorted(rate for run in runs if (rate := run.realized_rate) is not None)
-    span = " to ".join(dict.fromkeys(f"{100 * rate:.3g}" for rate in rates[:1] + rates[-1:]))
+    span = " to ".join(dict.fromkeys(f"{float(f'{100 * rate:.2g}'):g}" for rate in rates[:1] + rates[-1:]))
     labeled = f" {span} % of the arriving images have a label." if rates else ""
     noun = "time step" if steps == "1" else "time steps"
     return f"{plural(len(runs), 'run')} over {steps or 'no'} {noun}, each of which may spend {budgets}.{labeled}"
