@@ -76,7 +76,7 @@ Costs = dict[tuple[str, bool], Cost]
 
 
 class Watch:
-    """Stands between the engine and a method, and compares what every call books with the arithmetic."""
+    """Wraps a method for the engine, and compares what every call books with the arithmetic."""
 
     def __init__(self, learner: Learner) -> None:
         self.costs: Costs = {}

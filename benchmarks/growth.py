@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure
-from dietcl.cli.train import parse_run
+from dietcl import build_config
 from dietcl.engine.learner import Equipment, Learner, assemble
 from dietcl.engine.loop import learn
 from dietcl.engine.option_search import NullRecorder
@@ -93,8 +93,7 @@ def _learn(manifest: Path, method: str, late: int, rounds: int) -> tuple[dict[in
 
 
 def _assemble(manifest: Path, method: str, late: int) -> Learner:
-    arguments = ["--stream", str(manifest), "--method", method, "--budget", str(UPDATES), "--recipe", "time"]
-    config, *_ = parse_run([*arguments, "--time-steps", str(late), "--label-rate", "0.2"])
+    config = build_config(manifest, method, budget=UPDATES, recipe="time", time_steps=late, label_rate=0.2)
     stream, index = stream_of(config)
     return assemble(config, stream, Equipment(index), _Watch())
 

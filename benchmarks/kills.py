@@ -58,12 +58,12 @@ class Shot:
     """Updates between the run's checkpoints."""
     after: float | None = None
     aim: tuple[str, int] | None = None
-    """A moment, and the how-manieth of its kind."""
+    """A moment, and which occurrence of it, counted from 1."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run that came to its end tells of itself."""
+    """What a finished run recorded about itself."""
 
     start: float
     """Seconds until it began to learn."""
@@ -85,7 +85,7 @@ def start(config: RunConfig, folder: Path, shot: Shot) -> BaseProcess:
 
 
 def wait(process: BaseProcess, kill_after: float | None = None) -> int:
-    """Wait for a process's end and return its exit code; it is killed after so many seconds if it is not over then."""
+    """Wait for a process's end and return its exit code; it is killed if it is not over after `kill_after` seconds."""
     begun = time.monotonic()
     is_killed = False
     while True:
@@ -104,7 +104,7 @@ def wait(process: BaseProcess, kill_after: float | None = None) -> int:
 
 
 def facts_of(folder: Path) -> Facts:
-    """Return what a finished run told of itself."""
+    """Return the facts that a finished run recorded."""
     return Facts(**json.loads(_facts_file(folder).read_text()))
 
 

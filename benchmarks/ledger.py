@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.figure import Figure
-from dietcl.cli.train import parse_run
+from dietcl import build_config
 from dietcl.engine.learner import Equipment, assemble
 from dietcl.engine.optimizer import build_optimizer
 from dietcl.engine.option_search import NullRecorder
@@ -40,8 +40,7 @@ def run(quick: bool) -> list[Figure]:
 
 
 def _medians(method: str, rounds: int) -> tuple[float, ...]:
-    arguments = ["--stream", "glyphs", "--method", method, "--budget", "1e9", "--label-rate", "0.05"]
-    config, *_ = parse_run(arguments)
+    config = build_config("glyphs", method, budget="1e9", label_rate=0.05)
     stream, index = stream_of(config)
     learner = assemble(config, stream, Equipment(index), NullRecorder())
     step = stream.steps[T - 1]

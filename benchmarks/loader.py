@@ -62,7 +62,7 @@ def _rates(photos: Path, manifest: Path, side: int, rounds: int) -> tuple[float,
 
 
 def _seconds(images: Callable[[], Iterator[int]], count: int) -> float:
-    """Return the seconds per image over at least so many of them."""
+    """Return the seconds per image over at least `count` of them."""
     source = images()
     next(source)
     done, started = 0, time.perf_counter()

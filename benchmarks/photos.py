@@ -10,7 +10,7 @@ CLASSES = 8
 
 
 def write_photos(folder: Path, count: int) -> Path:
-    """Write so many different JPEGs as CLASS/NUMBER.jpg, about 60 kB each."""
+    """Write `count` different JPEGs as CLASS/NUMBER.jpg, about 60 kB each."""
     from matplotlib import cbook
     from sklearn.datasets import load_sample_images
 

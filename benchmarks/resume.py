@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from benchmarks.figure import Figure
 from benchmarks.kills import HOOKS, MOMENTS, Facts, Shot, differences, facts_of, outcome, start, wait
-from dietcl.cli.train import parse_run
+from dietcl import build_config
 from dietcl.config import RunConfig
 from dietcl.execution import Execution
 from dietcl.run_folder import is_finished
@@ -29,42 +30,41 @@ AT_ONCE = 2  # runs
 SWEEP = HOOKS["absorb"]
 RECORD = Path("results/benchmarks")
 CLASSES, TRAIN, TEST, SIDE = 6, 60, 10, 16
-COMMON = (
-    "--recipe class --time-steps 3 --label-rate 0.4 --weights random --batch 12 --micro-batch 6 "
-    "--lr 1e-3 --head-lr 1e-2 --lr-floor 1e-4 --image-size 16 --decoder-dim 16"
-)
-# Every method, and options that change what it keeps or what happens on the way; a case's place here is its seed, and
+STREAM: dict[str, Any] = {"recipe": "class", "time_steps": 3, "label_rate": 0.4}
+MODEL: dict[str, Any] = {"image_size": 16, "decoder_dim": 16, "weights": "random"}
+TRAINING: dict[str, Any] = {"batch": 12, "micro_batch": 6, "lr": 1e-3, "head_lr": 1e-2, "lr_floor": 1e-4}
+# Every method, and options that change what it keeps or what happens on the way; a case's position is its seed, and
 # the first four are the quick ones.
-CASES = {
-    "dietcl": "--budget 10",
-    "ewc": "--budget 10",
-    "dualnet": "--budget 16 --width 16",
-    "ranpac": "--budget 10 --random-features 60",
-    "er": "--budget 10",
-    "er_ace": "--budget 10",
-    "mas": "--budget 10",
-    "gdumb": "--budget 10",
-    "l2p": "--budget 10",
-    "cassle": "--budget 16 --width 16",
-    "ccic": "--budget 20",
-    "one_stage": "--budget 10",
-    "two_stage": "--budget 10",
-    "joint": "--budget 10",
-    "naive": "--budget 10",
-    "linear_probe": "--budget 10",
-    "ncm": "--budget 10",
-    "acm": "--budget 10",
-    "derpp": "--budget 10",
-    "fixmatch": "--budget 15",
-    "lwf": "--budget 10",
-    "dietcl, searched threshold": "--budget 6 --threshold auto",
-    "dietcl, curves, FLOPs": "--budget 10 --curves 4 --accounting flops",
-    "er, reservoir": "--budget 10 --memory 7",
-    "er, damaged pictures": "--budget 10",
-    "ewc, online": "--budget 10 --online --decay 0.5",
-    "l2p, unfrozen": "--budget 10 --no-frozen",
-    "linear_probe:sgd": "--budget 5",
-    "ranpac:frozen, few features": "--budget 10 --random-features 12",
+CASES: dict[str, dict[str, Any]] = {
+    "dietcl": {"budget": 10},
+    "ewc": {"budget": 10},
+    "dualnet": {"budget": 16, "width": 16},
+    "ranpac": {"budget": 10, "random_features": 60},
+    "er": {"budget": 10},
+    "er_ace": {"budget": 10},
+    "mas": {"budget": 10},
+    "gdumb": {"budget": 10},
+    "l2p": {"budget": 10},
+    "cassle": {"budget": 16, "width": 16},
+    "ccic": {"budget": 20},
+    "one_stage": {"budget": 10},
+    "two_stage": {"budget": 10},
+    "joint": {"budget": 10},
+    "naive": {"budget": 10},
+    "linear_probe": {"budget": 10},
+    "ncm": {"budget": 10},
+    "acm": {"budget": 10},
+    "derpp": {"budget": 10},
+    "fixmatch": {"budget": 15},
+    "lwf": {"budget": 10},
+    "dietcl, searched threshold": {"budget": 6, "threshold": "auto"},
+    "dietcl, curves, FLOPs": {"budget": 10, "curves": 4, "accounting": "flops"},
+    "er, reservoir": {"budget": 10, "memory": 7},
+    "er, damaged pictures": {"budget": 10},
+    "ewc, online": {"budget": 10, "online": True, "decay": 0.5},
+    "l2p, unfrozen": {"budget": 10, "frozen": False},
+    "linear_probe:sgd": {"budget": 5},
+    "ranpac:frozen, few features": {"budget": 10, "random_features": 12},
 }
 
 
@@ -110,15 +110,15 @@ def make_configs(folder: Path, cases: Iterable[str]) -> dict[str, RunConfig]:
     configs = {}
     for case in cases:
         manifest = pictures if case.endswith("pictures") else squares
-        choices = f"--stream {manifest} --method {case.partition(',')[0]} --seed {list(CASES).index(case)}"
-        configs[case], *_ = parse_run(f"{choices} {COMMON} {CASES[case]}".split())
+        method, seed = case.partition(",")[0], list(CASES).index(case)
+        configs[case] = build_config(manifest, method, seed=seed, **STREAM, **MODEL, **TRAINING, **CASES[case])
     return configs
 
 
 def hunt(
     case: str, config: RunConfig, kills: int, folder: Path, note: Callable[..., None] = lambda **fields: None
 ) -> Hunt:
-    """Kill runs of one configuration so many times and compare their ends."""
+    """Kill runs of one configuration `kills` times in all and compare their ends."""
     expected = outcome(_undisturbed(config, folder / "whole", Execution.checkpoint_every))
     # To save more often must not change anything either; what this run meets on its way can be aimed at.
     busy = _undisturbed(config, folder / "busy", every=1)
@@ -177,7 +177,7 @@ def write_stream(folder: Path, pictures: bool) -> Path:
 
 
 def _draw(number: int, facts: Facts, left: float, generator: np.random.Generator, seed: int) -> Shot:
-    """Draw when to kill a run of which such a share is left: at random, and every third time at one of its moments."""
+    """Draw when to kill a run of which a share is left: at random, and every third time at one of its moments."""
     if number % 3:
         return Shot(every=int(generator.choice([1, 3])), after=generator.uniform(0, facts.start + left * facts.work))
     aims = [moment for moment in MOMENTS if moment in facts.moments]
@@ -190,12 +190,12 @@ def _draw(number: int, facts: Facts, left: float, generator: np.random.Generator
 
 def _undisturbed(config: RunConfig, folder: Path, every: int) -> Path:
     if not _is_over(config, folder, Shot(every=every)):
-        raise RuntimeError(f"{folder}: the run was killed by somebody else")
+        raise RuntimeError(f"{folder}: the run was killed from outside the benchmark")
     return folder
 
 
 def _is_over(config: RunConfig, folder: Path, shot: Shot) -> bool:
-    """Start or continue a run and shoot at it; tell whether it came to its end nevertheless."""
+    """Start or continue a run and shoot at it; return whether it finished."""
     code = wait(start(config, folder, shot), shot.after)
     if code not in (0, -signal.SIGKILL):
         raise RuntimeError(f"{config.method}, seed {config.seed}: a run ended with exit code {code} at {shot}")

@@ -1,4 +1,4 @@
-"""What checkpoints cost beside learning: in whole runs at `micro` size, and put together from parts at `small` size."""
+"""What checkpoints cost beside learning: in complete runs at `micro` size, and composed of parts at `small` size."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ import torch
 
 import dietcl.run
 from benchmarks.figure import Figure
-from dietcl.cli.train import parse_run
+from dietcl import build_config
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints
 from dietcl.engine.event_log import EventLog
 from dietcl.engine.learner import Equipment, Learner, assemble
@@ -31,7 +31,14 @@ from dietcl.streams.loader import Images
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.sampler import pools_of, sample
 
-METHODS = ("dietcl", "er", "ewc", "ewc --online", "dualnet")  # the last three keep more than the others
+# The last three keep more than the others.
+METHODS: dict[str, dict[str, Any]] = {
+    "dietcl": {},
+    "er": {},
+    "ewc": {},
+    "ewc --online": {"online": True},
+    "dualnet": {},
+}
 MOST = 2.0  # percent of a run
 IMAGES = 12  # timed together at `small` size, where an update has 1,024
 
@@ -41,7 +48,7 @@ def run(quick: bool) -> list[Figure]:
     torch.set_num_threads(1)
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for method in METHODS[: 1 if quick else None]:
+        for method in list(METHODS)[: 1 if quick else None]:
             figures += _micro(method, Path(folder), *((1, 3) if quick else (3, 10)))
         figures += _small(Path(folder), rounds=2 if quick else 7)
     return figures
@@ -49,7 +56,7 @@ def run(quick: bool) -> list[Figure]:
 
 def _micro(method: str, folder: Path, rounds: int, time_steps: int) -> list[Figure]:
     """Learn `glyphs` with all options as they are, and measure how much of the run is spent on saving."""
-    config, *_ = parse_run(f"--stream glyphs --method {method} --first-time-steps {time_steps}".split())
+    config = build_config("glyphs", method.split()[0], first_time_steps=time_steps, **METHODS[method])
     shares, saves, size = [], [], 0.0
     for number in range(rounds):
         place = folder / method / str(number)
@@ -69,8 +76,8 @@ def _micro(method: str, folder: Path, rounds: int, time_steps: int) -> list[Figu
 
 def _small(folder: Path, rounds: int) -> list[Figure]:
     """Time images that are learned and checkpoints in turn, and put a time step of the preset's budget together."""
-    words = f"--stream {_write(folder / 'noise')} --preset small --weights random --time-steps 1 --label-rate 0.5"
-    config, *_ = parse_run(words.split())
+    manifest = _write(folder / "noise")
+    config = build_config(manifest, preset="small", weights="random", time_steps=1, label_rate=0.5)
     stream, index = stream_of(config)
     learner = assemble(config, stream, Equipment(index), NullRecorder())
     learn = _learning(learner)
@@ -90,13 +97,12 @@ def _small(folder: Path, rounds: int) -> list[Figure]:
         )
     updates, batch = int(config.budget), config.training.batch
     update = batch * statistics.median(images)
-    between = min(
-        Execution.checkpoint_every, math.ceil(60 * Execution.checkpoint_minutes / update)
-    )  # updates, or so many minutes of them
+    # In updates; a checkpoint is due after a number of updates or of minutes, whichever comes first.
+    between = min(Execution.checkpoint_every, math.ceil(60 * Execution.checkpoint_minutes / update))
     saving = updates // between * statistics.median(amid) + statistics.median(end)
-    whole = f"a time step of {updates} updates of {batch:,} images, composed of the parts below"
+    time_step = f"a time step of {updates} updates of {batch:,} images, composed of the parts below"
     return [
-        Figure(f"small, dietcl: saving, of {whole}", 100 * saving / (updates * update + saving), "%", at_most=MOST),
+        Figure(f"small, dietcl: saving, of {time_step}", 100 * saving / (updates * update + saving), "%", at_most=MOST),
         Figure("small, dietcl: updates between checkpoints", between, "updates"),
         Figure("small, dietcl: one image learned", 1000 * statistics.median(images), "ms"),
         Figure("small, dietcl: one checkpoint with moments", 1000 * statistics.median(amid), "ms"),

@@ -200,7 +200,7 @@ def _measured(config: RunConfig, run: Run) -> dict[str, Any]:
 
 
 def _rows(matrix: npt.NDArray[Any], decimals: int) -> list[list[float]]:
-    """Return the rows of a matrix without what lies beyond the time step after their own, which nobody measures."""
+    """Return the rows of a matrix up to the time step after their own; later ones are not measured."""
     return [row[: t + 2].round(decimals).tolist() for t, row in enumerate(matrix)]
 
 

@@ -72,7 +72,7 @@ def seeds_of(suite: Suite, arm: Arm, seeds: int) -> int:
 
 
 class Study:
-    """One dataset; counts lie in the folder `out`, unfinished runs in `scratch`; without a pool it only looks up."""
+    """One dataset; counts are in the folder `out`, unfinished runs in `scratch`; without a pool it only looks up."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Study:
         scratch: Path = Path(),
         data: Path | None = None,
         pool: WorkPool | None = None,
-        report: Report = lambda *told: None,
+        report: Report = lambda *arguments: None,
         notify: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.name, self.dataset, self.data = name, dataset_named(name), data
@@ -282,7 +282,7 @@ class Study:
             run_cells(ready, store, self._scratch, self._pool, lambda done, total: self._report(title, done, total))
 
     def _claim(self, manifest: Path) -> None:
-        """Write down which images the counts are of; refuse others, whose counts must not stand beside them."""
+        """Write down which images the counts are of; refuse others, whose counts must not be mixed with them."""
         path, found = self.cells.path.with_name("data.json"), manifest_hash(manifest)
         if not path.is_file():
             make_folder(path.parent)

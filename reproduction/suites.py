@@ -59,7 +59,7 @@ class Suite:
 
     title: str
     place: str
-    """Where it stands in the paper."""
+    """Where it is in the paper."""
     question: str
     """What a reader should look for."""
     arms: tuple[Arm, ...]
@@ -74,7 +74,7 @@ class Suite:
 
 
 def scaled(updates: int, scale: float) -> int:
-    """Return how many updates stand for so many of the paper's."""
+    """Return how many updates correspond to `updates` of the paper."""
     return max(1, round(updates * scale))
 
 
@@ -113,7 +113,7 @@ def _part(title: str, **options: Any) -> Arm:
 
 
 def of_length(time_steps: int) -> Point:
-    """Return the point of a stream cut into so many time steps, at the paper's total budget."""
+    """Return the point of a stream cut into `time_steps` parts, at the paper's total budget."""
     return Point(updates=PAPER_TIME_STEPS * PAPER_UPDATES // time_steps, time_steps=time_steps)
 
 

@@ -42,7 +42,7 @@ class Contrast:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the whole interval lies on the claimed side, on the other one, or neither."""
+        """Whether the complete interval is on the claimed side, on the other one, or neither."""
         return self.verdict_at(CONFIDENCE)
 
     def verdict_at(self, confidence: float) -> Verdict:
@@ -57,7 +57,7 @@ class Contrast:
 
     @property
     def support(self) -> float:
-        """How far the whole interval lies on the claimed side."""
+        """How far the complete interval is on the claimed side."""
         mean, low, high = self.interval
         if len(self.values) < 2:
             low = high = mean

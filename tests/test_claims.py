@@ -197,7 +197,9 @@ def test_a_difference_that_alone_would_fall_is_told_so_where_it_sinks_nothing(tm
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     told = cells["DietCL is above every supervised method"]
     assert told.startswith("cannot tell (DietCL less MAS: -3.0 ")
-    assert told.endswith("; alone it would not hold; among so many that may be chance; 1 of 2 hold; 5 not run)")
+    assert told.endswith(
+        "; alone it would not hold; among several differences that may be chance; 1 of 2 hold; 5 not run)"
+    )
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from dietcl.streams.storage import squares
 
 
 def decoders(packed: list[bytes], originals: list[bytes], rounds: int) -> list[Figure]:
-    """Decode whole, reduced and broken JPEGs with everything that there is."""
+    """Decode JPEGs at full and at reduced size, and broken ones, with every decoder that is installed."""
     whole = _whole_decoders()
     wide = f"{SIZE[0]} x {SIZE[1]}"
     figures = []
@@ -43,7 +43,7 @@ def decoders(packed: list[bytes], originals: list[bytes], rounds: int) -> list[F
         "damaged": [_damage(data, generator) for data in packed],
     }
     for (how, files), (name, one) in itertools.product(broken.items(), checked.items()):
-        # Ours must report what is cut off; of all others it is told whether they do.
+        # Those that dietcl uses must report what is cut off; of the others, the figure says how often they do.
         bar = len(files) if how == "truncated" and name.startswith(("simplejpeg", "decode()")) else None
         with _silence():
             reported = sum(_raises(one, data) for data in files)

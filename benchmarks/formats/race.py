@@ -56,7 +56,7 @@ class Race:
     times: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, rounds: int) -> "Race":
-        """Do everything so many times, after one time that does not count."""
+        """Run every contender `rounds` times, after one time that does not count."""
         generator = np.random.default_rng(0)
         names = list(self.contenders)
         for round_ in range(rounds + 1):

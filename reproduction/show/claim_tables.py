@@ -84,13 +84,13 @@ def _cell(claim: Claim, study: Study) -> str:
     if missing and hold == len(measured):
         return f"{verdict} ({hold} of {hold} measured hold; {missing} not run)"
     worst = min(_deciding(contrasts), key=lambda contrast: contrast.support)
-    told = [str(worst), f"{len(worst.values)} seeds"]
+    remarks = [str(worst), f"{len(worst.values)} seeds"]
     if worst.bound or not worst.is_above:
-        told.append(f"claimed: {_claimed(worst)}")
+        remarks.append(f"claimed: {_claimed(worst)}")
     if verdict == "cannot tell" and worst.verdict == "does not hold":
-        told.append("alone it would not hold; among so many that may be chance")
+        remarks.append("alone it would not hold; among several differences that may be chance")
     if len(contrasts) > 1:
-        told.append(f"{hold} of {len(measured)} hold")
+        remarks.append(f"{hold} of {len(measured)} hold")
     if missing:
-        told.append(f"{missing} not run")
-    return f"{verdict} ({'; '.join(told)})"
+        remarks.append(f"{missing} not run")
+    return f"{verdict} ({'; '.join(remarks)})"

@@ -104,7 +104,7 @@ def name_rows(axes: Any, names: Sequence[str], strong: Sequence[int], headings: 
 
 
 def column(axes: Any, right: float, heading: str, cells: Sequence[tuple[int, str]]) -> None:
-    """Write numbers to the right of rows, as (row, text), that end so many points from the axes."""
+    """Write numbers to the right of rows, as (row, text), that end `right` points from the axes."""
     where = {"transform": _beside(axes, axes.transData), "ha": "right", "fontsize": _LABEL}
     axes.text(right, -0.75, heading, va="bottom", color=QUIET, **where)
     for place, text in cells:
@@ -133,7 +133,7 @@ class End:
     style: dict[str, Any]
 
     def valued(self) -> "End":
-        """Return it with its height in front of the text, so that numbers stand below each other."""
+        """Return it with its height in front of the text, so that numbers are aligned below each other."""
         return replace(self, text=f"{self.y:.1f}".rjust(4, _FIGURE_SPACE) + f"  {self.text}")
 
 

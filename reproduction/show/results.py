@@ -1,4 +1,4 @@
-"""RESULTS.md from the committed counts: the verdict on every claim, and the tables that stand in it."""
+"""RESULTS.md from the committed counts: the verdict on every claim, and its tables."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from reproduction.study import Missing, Study
 from reproduction.suites import SUITES
 
 SHOWN = ("table1", "regimes")
-"""Suites whose tables stand in RESULTS.md; of the others the pictures do."""
+"""Suites whose tables are in RESULTS.md; of the others it has the pictures."""
 
 
 def studies(out: Path) -> list[Study]:
@@ -29,15 +29,16 @@ def studies(out: Path) -> list[Study]:
 
 
 def left_out(study: Study) -> list[str]:
-    """Say what lies in the folder of a study and was not counted."""
-    told = []
+    """Return a sentence on each file of a study with runs that were not counted."""
+    notes = []
     for store in (study.cells, study.searched):
         if store.stale:
             runs = "1 run was" if len(store.stale) == 1 else f"{len(store.stale)} runs were"
-            told.append(f"{store.path}: not counted, as {runs} of another configuration, such as {min(store.stale)}")
+            example = min(store.stale)
+            notes.append(f"{store.path}: not counted, as {runs} of another configuration, such as {example}")
         if not store.is_whole:
-            told.append(f"{store.path}: its last line is torn and does not count; run that suite again")
-    return told
+            notes.append(f"{store.path}: its last line is torn and does not count; run that suite again")
+    return notes
 
 
 def write_results(path: Path, out: Path) -> None:

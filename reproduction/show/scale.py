@@ -20,7 +20,7 @@ class Scale:
     """Images of an update."""
 
     def count(self, updates: int) -> int:
-        """Return how many updates stand for so many of the paper's."""
+        """Return how many updates correspond to `updates` of the paper."""
         return scaled(updates, self.updates)
 
     def regime(self, entry: Measured) -> dict[str, float]:

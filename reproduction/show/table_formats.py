@@ -80,7 +80,7 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def put_between(path: Path, blocks: Mapping[str, str]) -> None:
-    """Replace what stands between marks in a Markdown file, by their names; all of it or nothing."""
+    """Replace the text between marks in a Markdown file, by their names; all of it or nothing."""
     if path.is_dir():
         raise UserError(f"--write {path}: is a folder; give a Markdown file")
     if not path.is_file():

@@ -84,10 +84,10 @@ def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
     for entry in measured:
         own = [spread(entry, final), _average(entry), *(spread(entry, measure) for measure in (current, old, solved))]
         if name == "table1":
-            told = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
+            published = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
         else:
-            told = [f"{theirs[entry.arm.title]:.2f}" if entry.arm.title in theirs else ""]
-        rows.append((entry.arm.title, *own, str(len(entry.results)), *told))
+            published = [f"{theirs[entry.arm.title]:.2f}" if entry.arm.title in theirs else ""]
+        rows.append((entry.arm.title, *own, str(len(entry.results)), *published))
     header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
     sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
     if name == "table1":
