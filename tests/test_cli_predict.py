@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from PIL import Image
 import dietcl
 from dietcl.cli.main import main
 from helpers.runs import run as carry_out
-from helpers.tiny import tiny_config
+from helpers.tiny import tiny_config, write_blobs
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +111,32 @@ def test_evaluate_counts_what_the_run_counted(finished, blobs, capsys):
     assert all(name in table for name, *_ in expected)
     assert main(["evaluate", str(finished / "run"), "photos"]) == 2
     assert "dietcl data prepare photos" in capsys.readouterr().err
+
+
+def test_evaluate_names_the_images_by_split_and_every_class_by_its_name(finished, capsys):
+    """Of a manifest with two classes more than the model knows."""
+    (finished / "wider").mkdir()
+    manifest = write_blobs(finished / "wider", classes=8)
+    for split, images in {"auto": "32 test images", "train": "160 training images", "all": "192 images"}.items():
+        out = finished / f"page-{split}"
+        assert main(["evaluate", str(finished / "run"), str(manifest), "--split", split, "--out", str(out)]) == 0
+        said, told = capsys.readouterr()
+        assert f" of {images} right (" in said
+        assert ", chance 16.7%); worst classes:" in said
+        assert told == "the model does not know class 6, class 7; their images count as wrong\n"
+        text = (out / "evaluation.html").read_text(encoding="utf-8")
+        assert f"{images} of 8 classes (2 unknown to it) correctly" in text
+        assert "never revealed" not in text
+        assert f"dietcl predict {finished / 'run'} photo.jpg" in text
+        link = re.search(r'<a href="([^"]*)">model.json</a>', text)
+        assert (out / unquote(link[1])).samefile(finished / "run/model.json")
+        numbers = json.loads((out / "evaluation.json").read_text())
+        assert {row["class"] for row in numbers["by_class"]} == {f"class {i}" for i in range(8)}
+        assert (numbers["chance"], numbers["unknown_classes"]) == (1 / 6, ["class 6", "class 7"])
+
+
+def test_evaluate_takes_the_file_of_a_model_for_its_folder(finished, blobs, capsys):
+    assert main(["evaluate", str(finished / "run" / "model.json"), str(blobs), "--json"]) == 0
+    page = finished / "run" / f"evaluation-{blobs.parent.name}" / "evaluation.html"
+    assert json.loads(capsys.readouterr().out)["page"] == str(page)
+    assert f"<h1>run on {blobs.parent.name}</h1>" in page.read_text(encoding="utf-8")

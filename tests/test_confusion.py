@@ -1,6 +1,7 @@
 """Counts by true and predicted class: accuracy by class and the most frequent mistakes, worked out by hand."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,9 +61,7 @@ def test_an_evaluation_is_a_page_and_its_numbers(confusion: Confusion, tmp_path:
     images = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
     examples = Examples(images, ("bee", "<cat>"), ("cat", "bee"))
     nasty = replace(confusion, classes=("ant", "bee", "<cat>"))
-    page = write_evaluation(
-        tmp_path / "out", title="a & b", description="22 images", confusion=nasty, examples=examples
-    )
+    page = write_evaluation(tmp_path / "out", tmp_path, "a & b", "22 images", nasty, examples)
     text = page.read_text(encoding="utf-8")
     assert "<h1>a &amp; b</h1>" in text
     assert "The model classifies 18.2 % of 22 test images of 3 classes correctly, no more than by chance." in text
@@ -73,13 +72,32 @@ def test_an_evaluation_is_a_page_and_its_numbers(confusion: Confusion, tmp_path:
     assert (numbers["right"], numbers["total"], numbers["accuracy"]) == (4, 22, 4 / 22)
     assert [row["class"] for row in numbers["by_class"]] == ["<cat>", "never revealed", "bee", "ant"]
     assert numbers["mistakes"][0] == {"truth": "bee", "predicted": "<cat>", "count": 6}
+    assert (numbers["chance"], numbers["unknown_classes"]) == (1 / 3, [])
+    assert "The mark in each bar is chance, 33.3 %: guessing among 3 classes." in text
+    assert text.count("--chance:33.3%") == 4
+
+
+def test_classes_that_the_model_does_not_know_keep_their_names(tmp_path: Path) -> None:
+    cells = np.array([(0, 0, 3), (1, 0, 1), (2, 1, 2), (3, 1, 4)], np.int64).T
+    confusion = Confusion(("ant", "bee", "cow", "dog"), *cells, unknown=2, noun="training image")
+    assert (confusion.chance, confusion.unknown_classes) == (1 / 2, ("cow", "dog"))
+    none = Examples(np.zeros((0, 8, 8, 3), np.uint8), (), ())
+    text = write_evaluation(tmp_path, tmp_path, "new", "", confusion, none).read_text(encoding="utf-8")
+    assert "30.0 % of 10 training images of 4 classes (2 unknown to it) correctly, no more than by chance." in text
+    assert "Only 10 training images: an accuracy" in text
+    assert "test image" not in text
+    named = re.findall(r'<th scope="row">(\w+) <small>unknown to the model</small></th><td>0</td><td>(\d)</td>', text)
+    assert named == [("dog", "4"), ("cow", "2")]
+    numbers = json.loads((tmp_path / "evaluation.json").read_text())
+    assert [row["class"] for row in numbers["by_class"]] == ["dog", "cow", "bee", "ant"]
+    assert numbers["unknown_classes"] == ["cow", "dog"]
 
 
 def test_many_classes_are_folded_after_ten(tmp_path: Path) -> None:
     numbers = np.arange(12)
     many = Confusion(tuple(f"class {i:02d}" for i in numbers), numbers, numbers, numbers + 1)
     none = Examples(np.zeros((0, 8, 8, 3), np.uint8), (), ())
-    page = write_evaluation(tmp_path, title="many", description="", confusion=many, examples=none)
+    page = write_evaluation(tmp_path, tmp_path, "many", "", many, none)
     text = page.read_text(encoding="utf-8")
     seen, folded = text.split("<summary>Show 2 more classes</summary>")
     assert (seen.count('<th scope="row">class'), folded.count('<th scope="row">class')) == (10, 2)

@@ -25,11 +25,17 @@ def draw(text: str) -> None:
     figure.savefig(io.BytesIO(), format="png")
 
 
-def test_characters_without_a_font_are_named_in_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_without_a_font_are_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(styles, "CJK_FONTS", ())
-    with pytest.warns(UserWarning, match="no installed font has 猫魚, .* Noto Sans CJK") as caught, figure_style():
-        draw("猫 cat, 魚 fish, 猫")
-    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with figure_style():
+            draw("猫 cat")
+            draw("魚 fish, 猫")
+    advice = "drawn as boxes in figures; install a font such as Noto Sans CJK"
+    assert capsys.readouterr() == ("", f"no installed font has 猫魚, {advice}\n")
 
 
 def test_plain_text_warns_of_nothing_and_other_warnings_pass() -> None:

@@ -202,6 +202,29 @@ def test_the_other_charts_answer_the_pointer(browser: "webdriver.Chrome") -> Non
     assert "older, mean" in hover(browser, within, tick(within, 4), 120)
 
 
+def test_the_tooltips_of_a_dated_stream_have_its_dates(chromium: "webdriver.Chrome", tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", time_steps=4, curves=True)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        if event["event"] == "step_begin":  # ten days each, from 2023-11-14
+            event["times"] = [1.7e9 + 864_000 * (event["t"] - 1), 1.7e9 + 864_000 * event["t"] - 86_400]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    chromium.get(write_report([folder], tmp_path / "report").as_uri())
+    WebDriverWait(chromium, 20).until(lines)
+    said = {}
+    for kind in ("accuracy", "budget", "losses", "within"):
+        chart = chart_of(chromium, kind)
+        WebDriverWait(chromium, 20).until(lambda _, chart=chart: "by first date" in chart.text)
+        said[kind] = hover(chromium, chart, chart.size["width"] - 90, 120)
+    dates = "(2023-12-14 to 2023-12-23)"
+    assert said["accuracy"].startswith(f"After time step 4 {dates}")
+    assert said["budget"].startswith(f"Time step 4 {dates}")
+    assert said["losses"].startswith(f"During time step 4 {dates}")
+    assert said["within"].startswith(f"During time step 4 {dates}")
+    assert "images of time step 2023-1" in said["within"]
+    assert chromium.get_log("browser") == []
+
+
 @pytest.mark.parametrize("width", [360, 480, 1280])
 def test_the_page_never_scrolls_sideways(browser: "webdriver.Chrome", width: int) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -14,14 +14,16 @@ from matplotlib import rc_context
 from PIL import Image
 from rich.console import Console
 
-from dietcl.methods import METHODS as REGISTERED
 from dietcl.report.figures import _accuracy, _budget, write_figures
 from dietcl.report.groups import entries_of, group_runs
 from dietcl.report.page import write_report
 from dietcl.report.panels import swatch
 from dietcl.report.runs import RunRecord, read_runs
 from dietcl.report.series import is_point, lone_points, name_colors, page_data, spending
-from dietcl.report.style import FEW, MATPLOTLIB, NAME_PALETTE, PALETTE, PATTERNS, QUIET, look
+from dietcl.report.style import (
+    FEW,
+    MATPLOTLIB,
+)
 from dietcl.report.tables import COLUMNS, cell, comparison_rows, cost_table, paired_rows, where_it_went
 from helpers.fake_runs import STATE_BYTES, write_run
 
@@ -164,38 +166,6 @@ def test_the_cost_table_counts_seeds_where_they_differ(tmp_path: Path) -> None:
     assert lines["er"][2] == f"{100 * np.mean(finals):.1f}±{100 * np.std(finals, ddof=1):.1f}"
 
 
-def test_28_groups_look_different_on_the_page_and_in_figures(many: tuple[RunRecord, ...]) -> None:
-    looks = [look(place) for place in range(28)]
-    assert len(set(looks)) == 28
-    assert looks[:2] + looks[7:8] + looks[27:] == [look(28), look(29), look(35), look(55)]
-    assert (looks[9].color, looks[9].pattern) == (2, 1)
-    groups = group_runs(many)
-    drawn = [(group["color"], group["pattern"]) for group in page_data(groups)["groups"]]
-    assert len(set(drawn)) == 25
-    assert len({swatch(entry).replace(" point", "") for entry in entries_of(groups)}) == 25
-    assert swatch(groups[0].entries[0]) == '<span class="key k0 l0"></span>'
-    with rc_context(MATPLOTLIB):
-        axes = _accuracy(groups, "accuracy_mean", "Mean").axes[0]
-    lines = [line for line in axes.lines if len(line.get_xdata()) == 5 and line.get_color() != QUIET]  # not chance
-    styles = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
-    assert len(styles) == 25
-    assert {color for color, _ in styles} == set(PALETTE)
-    assert len({pattern for _, pattern in styles}) == len(PATTERNS) == 4
-
-
-def test_a_method_looks_the_same_in_every_report(many: tuple[RunRecord, ...], tmp_path: Path) -> None:
-    alone = {run.method: group_runs([run])[0].look for run in many}
-    for run, group in zip(many, group_runs(many), strict=True):
-        assert group.look == alone[run.method] or run.method not in REGISTERED
-    backwards = group_runs(many[::-1])
-    assert all(group.look == alone[group.label] for group in backwards if group.label in REGISTERED)
-    # Two configurations of one method share its colour and differ in the pattern of the line.
-    folders = [write_run(tmp_path / budget, method="er", time_steps=2, budget=budget) for budget in ("20", "30")]
-    one, other = (group.look for group in group_runs(read_runs(folders)))
-    assert (one, other.color) == (alone["er"], one.color)
-    assert other.pattern != one.pattern
-
-
 def test_the_legend_of_many_lines_stands_beside_them_in_their_order(many: tuple[RunRecord, ...]) -> None:
     groups = group_runs(many)
     with rc_context(MATPLOTLIB):
@@ -309,14 +279,6 @@ def test_the_page_of_many_methods_says_how_to_read_it(many: tuple[RunRecord, ...
     few = write_report([many[0].path], tmp_path / "few").read_text(encoding="utf-8")
     assert "Shaded is one standard error, as the test images are a sample." in few
     assert "diamond was" not in few
-
-
-def test_names_in_one_chart_never_share_a_color(many: tuple[RunRecord, ...]) -> None:
-    colors = name_colors(many)
-    assert len(colors) > len(NAME_PALETTE)
-    for row in comparison_rows(many):
-        places = [colors[name] for name in row["purposes"]]
-        assert len(set(places)) == len(places)
 
 
 def test_figures_on_the_page_are_in_few_colors(page: str) -> None:

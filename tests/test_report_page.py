@@ -6,16 +6,17 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dietcl.report.figures import _matrix
+from dietcl.report.figures import _budget, _losses, _matrix, _within
 from dietcl.report.page import accuracy_picture, write_report
 from dietcl.report.runs import RunRecord, read_runs
-from dietcl.report.series import ceiling, chosen_samples, loss_lines, origin_lines, spending
+from dietcl.report.series import ceiling, chosen_samples, loss_lines, name_colors, origin_lines, spending
 from dietcl.report.tables import comparison_rows
 from helpers.fake_runs import write_run
 
@@ -129,6 +130,35 @@ def test_the_page_stands_alone_and_nothing_from_a_run_becomes_markup(tmp_path: P
     assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
     assert NASTY not in text
     assert any(NASTY in words for words in parsed.words)
+
+
+DATES = [f"2024-{month:02d}-01 to 2024-{month:02d}-28" for month in range(1, 7)]
+
+
+def test_every_figure_of_a_run_has_the_users_dates(tmp_path: Path) -> None:
+    run = RunRecord.read(write_run(tmp_path / "run", time_steps=6, curves=True))
+    spent, losses, curves = spending(run), loss_lines(run), origin_lines(run)
+    assert spent is not None
+    assert losses is not None
+    assert curves is not None
+    colors = name_colors([run])
+    drawn = [_budget(spent, "run", colors, DATES), _losses(losses, "run", colors, DATES), _within(curves, "run", DATES)]
+    for figure in drawn:
+        figure.draw_without_rendering()
+        axis = figure.axes[0].xaxis
+        assert axis.get_label_text().endswith(", by first date")
+        assert "2024-\n04-01" in [label.get_text() for label in axis.get_ticklabels()]
+        assert figure.legends[0].get_window_extent().y1 < axis.get_tightbbox().y0
+    assert [text.get_text() for text in drawn[2].legends[0].get_texts()] == [date[:10] for date in DATES]
+
+
+def test_dates_on_the_narrow_axis_of_a_matrix_do_not_meet(tmp_path: Path) -> None:
+    run = RunRecord.read(write_run(tmp_path / "run", time_steps=40))
+    figure = _matrix(run, "run", 1.0, [f"2024-01-01 to {t}" for t in range(40)])
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].xaxis.get_ticklabels() if label.get_text()]
+    assert len(boxes) >= 3
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,13 @@ from dietcl.report.groups import group_runs
 from dietcl.report.page import write_report
 from dietcl.report.runs import RunRecord, read_runs
 from dietcl.report.series import chance_line, page_data, shared_dates
+from dietcl.report.stream_pictures import _Board, _contact_sheet, _find_arrivals, _label_rate
 from dietcl.report.style import MATPLOTLIB
 from dietcl.report.tables import comparison_rows, paired_rows
 from dietcl.run import execute
+from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
+from dietcl.streams.stream import build_stream
 from helpers.fake_runs import write_run
 from helpers.tiny import tiny_config
 
@@ -67,9 +70,12 @@ def test_a_run_of_the_version_before_is_reported_without_its_classes(folders: li
     (tmp_path / "run" / "confusion.npz").unlink()
     run = RunRecord.read(tmp_path / "run")
     assert run.accuracy == RunRecord.read(folders[0]).accuracy
-    with pytest.raises(UserError, match=r"run: holds no counts by class.* version 0\.1"):
+    with pytest.raises(UserError, match=r"run: holds no counts by class.* made by an earlier version"):
         run.by_class()
-    assert write_report([run.path], tmp_path / "out").is_file()
+    (run.path / "model.json").unlink()
+    text = write_report([run.path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "This run was made by an earlier version and keeps no model." in text
+    assert "dietcl predict" not in text
 
 
 def test_the_page_shows_classes_mistakes_chance_and_the_model(folders: list[Path], tmp_path: Path) -> None:
@@ -98,7 +104,8 @@ def test_a_stream_cut_by_time_shows_its_dates(blobs: Path, tmp_path: Path) -> No
     shutil.copy(blobs.parent / "images.npy", tmp_path)
     manifest = write_manifest(tmp_path / "manifest.parquet", columns)
     config = tiny_config(manifest, "er", budget="1")
-    execute(replace(config, recipe=replace(config.recipe, recipe="time")), tmp_path / "run", Execution(device="cpu"))
+    recipe = replace(config.recipe, recipe="time")
+    execute(replace(config, recipe=recipe), tmp_path / "run", Execution(device="cpu"))
     run = RunRecord.read(tmp_path / "run")
     # 120 training images in three time steps, one a day since 2023-11-14.
     dates = ["2023-11-14 to 2023-12-23", "2023-12-24 to 2024-02-01", "2024-02-02 to 2024-03-12"]
@@ -110,7 +117,18 @@ def test_a_stream_cut_by_time_shows_its_dates(blobs: Path, tmp_path: Path) -> No
         figure.draw_without_rendering()
         matrix.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, matrix.axes[0].xaxis, matrix.axes[0].yaxis):
-        assert "2023-12-24" in [label.get_text() for label in axis.get_ticklabels()]
+        date = "2023-\n12-24" if axis.axis_name == "x" else "2023-12-24"
+        assert date in [label.get_text() for label in axis.get_ticklabels()]
+    index = open_manifest(manifest)
+    stream = build_stream("dated", index, recipe, 0)
+    sheet = _contact_sheet(_Board(stream, index, 1), *_find_arrivals(stream, index), classes=6)
+    assert {f"{date[:5]}\n{date[5:10]}" for date in dates} <= {text.get_text() for text in sheet.axes[0].texts}
+    rates = _label_rate(stream, 0.2)
+    rates.draw_without_rendering()
+    assert "2023-\n12-24" in [label.get_text() for label in rates.axes[1].xaxis.get_ticklabels()]
+    text = write_report([run.path], tmp_path / "out").read_text(encoding="utf-8")
+    assert '<th>By first date</th><th title="2023-11-14 to 2023-12-23">2023-<br>11-14</th>' in text
+    assert 'title="Time step 1 (2023-11-14 to 2023-12-23): class' in text
 
 
 def test_the_page_says_so(folders: list[Path], blobs: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Sheet:
             for name, *cells in self.rows
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        return f'<p class="say">{escape(self.title)}</p><div class="card scroll">{table}</div>'
+        return f'<p class="intro">{escape(self.title)}</p><div class="card scroll">{table}</div>'
 
 
 _SPECIAL = {

@@ -16,6 +16,7 @@ from dietcl.streams.manifest import SPLITS
 from dietcl.streams.storage import Storage
 
 Split = Literal["auto", "train", "test", "all"]
+_NOUNS = {"train": "training image", "test": "test image"}
 _MISTAKES, _EXAMPLES = 12, 4  # how many of the most frequent mistakes are shown, and how many images of each
 _CHUNK = 256
 
@@ -28,13 +29,6 @@ class Measurement:
     examples: Examples
     """Images of the most frequent mistakes."""
     unreadable: tuple[str, ...]
-    unknown_classes: tuple[str, ...]
-    """Classes of the manifest that the model does not know; their images count as wrong."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the images that are classified correctly."""
-        return self.confusion.right / self.confusion.total
 
 
 def measure(
@@ -42,9 +36,7 @@ def measure(
 ) -> Measurement:
     """Classify the labeled images of a manifest: of its test split, or all of them if that has no label."""
     index = open_manifest(manifest)
-    rows = _rows(index, manifest, split)
-    numbers = {name: number for number, name in enumerate(model.classes)}
-    number_of_code = np.array([numbers.get(name, -1) for name in index.classes], np.int64)
+    rows, kind = _rows(index, manifest, split)
     storage = Storage(index, model.image_size, bad_share=1.0)
     predicted = np.full(len(rows), -1, np.int64)
     for start in range(0, len(rows), _CHUNK):
@@ -56,22 +48,25 @@ def measure(
         why = f"none of its {len(rows)} labeled images can be read"
         raise UserError(f"{manifest}: {why}; `dietcl data check` lists why")
     rows, predicted = rows[good], predicted[good]
-    truth = number_of_code[index.label[rows]]
+    codes, places = np.unique(index.label[rows], return_inverse=True)
+    numbers = {name: number for number, name in enumerate(model.classes)}
+    # Classes that the model does not know follow under their own names.
+    truth = np.array([numbers.setdefault(index.classes[code], len(numbers)) for code in codes], np.int64)[places]
     cells, count = np.unique(np.stack([truth, predicted]), axis=1, return_counts=True)
-    confusion = Confusion(model.classes, cells[0], cells[1], count)
+    unknown, noun = len(numbers) - len(model.classes), _NOUNS.get(kind, "image")
+    confusion = Confusion(tuple(numbers), cells[0], cells[1], count, unknown=unknown, noun=noun)
     unreadable = tuple(storage.describe(row) for row in storage.bad)
-    unknown = tuple(index.classes[code] for code in np.unique(index.label[rows]) if number_of_code[code] < 0)
     chosen: list[tuple[int, str, str]] = []
     for mistake in confusion.mistakes(_MISTAKES):
-        is_one = (truth == numbers.get(mistake.truth, -1)) & (predicted == numbers.get(mistake.predicted, -1))
+        is_one = (truth == numbers[mistake.truth]) & (predicted == numbers[mistake.predicted])
         chosen += [(row, mistake.truth, mistake.predicted) for row in rows[is_one][:_EXAMPLES].tolist()]
     images = storage.read(np.array([row for row, _, _ in chosen], np.int64)).permute(0, 2, 3, 1).numpy()
     examples = Examples(images, tuple(label for _, label, _ in chosen), tuple(answer for _, _, answer in chosen))
-    return Measurement(confusion, examples, unreadable, unknown)
+    return Measurement(confusion, examples, unreadable)
 
 
-def _rows(index: Index, manifest: Path, split: Split) -> npt.NDArray[np.int64]:
-    """Return the rows that have a label, of the split that is asked for."""
+def _rows(index: Index, manifest: Path, split: Split) -> tuple[npt.NDArray[np.int64], Split]:
+    """Return the rows that have a label, of the split that is asked for, and which that is."""
     has_label = index.label >= 0
     chosen = "test" if split == "auto" and (has_label & (index.split == SPLITS.index("test"))).any() else split
     if chosen in SPLITS:
@@ -80,4 +75,4 @@ def _rows(index: Index, manifest: Path, split: Split) -> npt.NDArray[np.int64]:
     if not len(rows):
         where = "" if chosen in ("auto", "all") else f" in the split {chosen}"
         raise UserError(f"{manifest}: no image{where} has a label, so there is nothing to measure; label some")
-    return rows
+    return rows, chosen

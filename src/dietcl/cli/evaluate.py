@@ -14,6 +14,7 @@ from rich.text import Text
 from dietcl.cli.config_options import parse
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
+from dietcl.plural import plural
 from dietcl.report.confusion import Confusion
 
 DESCRIPTION = """Measure the model of a run on the labeled images of a manifest: accuracy by class and what is confused.
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         raise UserError("evaluate: give the folder of a run, then a manifest; `dietcl evaluate --help` has examples")
     if options.manifest.suffix != ".parquet":
         raise UserError(
-            f"{options.manifest}: is no manifest (.parquet); make one of it: dietcl data prepare {options.manifest}"
+            f"{options.manifest}: is not a manifest (.parquet); make one of it: dietcl data prepare {options.manifest}"
         )
     from dietcl.engine.device import set_threads
     from dietcl.measure import measure
@@ -66,31 +67,28 @@ def main(arguments: list[str]) -> int:
     with progress_bar("classifying", "images") as update:
         found = measure(load_model(options.run, options.device), options.manifest, options.split, update)
     name = options.manifest.parent.name or options.manifest.stem
-    page = write_evaluation(
-        options.out or options.run / f"evaluation-{name}",
-        title=f"{options.run.name} on {name}",
-        description=f"{found.confusion.total:,} labeled images of {options.manifest}",
-        confusion=found.confusion,
-        examples=found.examples,
-    )
+    run = options.run if options.run.is_dir() else options.run.parent  # or a file of the model
+    out, title = options.out or run / f"evaluation-{name}", f"{run.resolve().name} on {name}"
+    lede = f"{plural(found.confusion.total, f'labeled {found.confusion.noun}')} of {options.manifest}."
+    page = write_evaluation(out, run, title, lede, found.confusion, found.examples)
     if options.json:
-        print(json.dumps({"accuracy": found.accuracy, "page": str(page), **found.confusion.as_json()}))
+        print(json.dumps({"page": str(page), **found.confusion.as_json()}))
     else:
         _show(found.confusion)
         print(f"page: {page}")
     for sentence in found.unreadable:
         print(f"cannot be read, and left out: {sentence}", file=sys.stderr)
-    if unknown := found.unknown_classes:
+    if unknown := found.confusion.unknown_classes:
         names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         print(f"the model does not know {names}; their images count as wrong", file=sys.stderr)
     return 0
 
 
 def _show(confusion: Confusion) -> None:
-    right, total = confusion.right, confusion.total
+    images, chance = plural(confusion.total, confusion.noun), confusion.chance or 0.0
     numbers = (Column(title, justify="right") for title in ("right", "of"))
-    title = f"{right:,} of {total:,} right ({right / total:.1%}); worst classes"
-    table = Table("class", *numbers, "most often taken for", box=None, pad_edge=False, title=title)
+    print(f"{confusion.right:,} of {images} right ({confusion.accuracy:.1%}, chance {chance:.1%}); worst classes:")
+    table = Table("class", *numbers, "most often taken for", box=None, pad_edge=False)
     for row in confusion.by_class()[:WORST]:
         taken = "" if row.taken_for is None else f"{row.taken_for.predicted} ({row.taken_for.count:,})"
         table.add_row(Text(row.name), f"{row.right:,}", f"{row.total:,}", Text(taken))

@@ -62,7 +62,7 @@ function accuracy(host) {
   const f = frame(host, {
     height: (wide ? 400 : 320) + (many ? 120 : 0), right: wide ? room : many ? 40 : 14,
     x: [Math.min(1, lineSteps - 1), lineSteps], first: 1, last: lineSteps, top, step,
-    tick: (v) => v.toFixed(step < 1 ? 1 : 0), xTitle: byDate("Time steps learned"), yTitle: "Accuracy (%)",
+    tick: (v) => v.toFixed(step < 1 ? 1 : 0), xTitle: "Time steps learned", yTitle: "Accuracy (%)",
     label: `Accuracy along the stream, ${title}; arrow keys read the values`,
   });
   f.root.classList.toggle("many", many);
@@ -116,7 +116,7 @@ function endLabels(f, ends) {
 
 function controls() {
   const tools = document.getElementById("tools");
-  const choice = html("div", "switch", tools), whole = html("div", "switch", null), legend = html("div", "legend", tools);
+  const choice = html("div", "switch", tools), together = html("div", "switch", null), legend = html("div", "legend", tools);
   choice.setAttribute("role", "group");
   choice.setAttribute("aria-label", "Which accuracy");
   const updates = [];
@@ -154,11 +154,11 @@ function controls() {
     } else if (group.runs.length > 1) for (const i of group.runs) toggle(entry, "seed", data.runs[i].short, [i]);
   }
   if (many) {
-    legend.before(whole);
+    legend.before(together);
     legend.classList.add("long");
     const everything = data.runs.map((run) => run.index);
-    html("button", "", whole, "Show all").addEventListener("click", () => { hidden.clear(); refresh(); });
-    html("button", "", whole, "Hide all").addEventListener("click", () => { for (const i of everything) hidden.add(i); refresh(); });
+    html("button", "", together, "Show all").addEventListener("click", () => { hidden.clear(); refresh(); });
+    html("button", "", together, "Hide all").addEventListener("click", () => { for (const i of everything) hidden.add(i); refresh(); });
   }
   for (const update of updates) update();
 }

@@ -91,11 +91,11 @@ function frame(host, o) {
     svg("text", { x: sx(t), y: box.bottom + 18, "text-anchor": "middle" }, root, dateOf(t));
   }
   svg("text", { class: "title", x: 0, y: 12 }, root, o.yTitle);
-  svg("text", { class: "title", x: (box.left + box.right) / 2, y: o.height - 4, "text-anchor": "middle" }, root, o.xTitle);
+  svg("text", { class: "title", x: (box.left + box.right) / 2, y: o.height - 4, "text-anchor": "middle" }, root, byDate(o.xTitle));
   return { root, box, sx, sy };
 }
 
-/** Shows below a chart which colour stands for what. */
+/** Shows below a chart what each colour means. */
 function legend(host, names, more = []) {
   const box = html("div", "legend", host);
   for (const [look, name] of [...names.map((name) => [`n${data.names[name]}`, name]), ...more]) {

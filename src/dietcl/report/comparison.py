@@ -13,7 +13,7 @@ from dietcl.report.style import FEW
 from dietcl.report.tables import COLUMNS, MEANINGS, cell, comparison_rows, paired_rows, where_it_went
 
 _WHERE = "Where it went"
-# Stand-ins are rare: a notice says so where there are any.
+# Replaced images are rare: a notice says so where there are any.
 _SHOWN = tuple(column for column in COLUMNS if column.key != "substituted")
 _FIRST = ("final_mean", "final_pooled", "average_mean", "forgetting", "spent", "seconds")
 _WORDS = {

@@ -1,7 +1,7 @@
 """The test images by true and predicted class: accuracy by class, and which classes are confused with which."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -48,12 +48,30 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """Sparse integer counts of test images by true and predicted class number; -1 is no known class."""
+    """Sparse integer counts of test images by true and predicted class number; -1 is none of the classes."""
 
     classes: tuple[str, ...]
     truth: Ints
     predicted: Ints
     count: Ints
+    unknown: int = field(default=0, kw_only=True)
+    """How many of the classes, the last ones, the model does not know."""
+    noun: str = field(default="test image", kw_only=True)
+
+    @property
+    def answers(self) -> int:
+        """Number of classes among which the model chooses."""
+        return len(self.classes) - self.unknown
+
+    @property
+    def chance(self) -> float | None:
+        """Accuracy of guessing among the classes that the model knows."""
+        return 1 / self.answers if self.answers else None
+
+    @property
+    def unknown_classes(self) -> tuple[str, ...]:
+        """Classes that the model does not know; their images count as wrong."""
+        return self.classes[self.answers :]
 
     @cached_property
     def total(self) -> int:
@@ -76,7 +94,7 @@ class Confusion:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the rows and columns of the matrix; the last is no known class."""
+        """Names of the rows and columns of the matrix; the last is none of the classes."""
         return (*self.classes, f"{NEVER_REVEALED} / {NO_ANSWER}")
 
     def matrix(self) -> Ints:
@@ -104,10 +122,8 @@ class Confusion:
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
-        rows = [
-            {"class": row.name, "right": row.right, "total": row.total, "accuracy": row.accuracy}
-            for row in self.by_class()
-        ]
+        keys = ("right", "total", "accuracy")
+        rows = [{"class": row.name} | {key: getattr(row, key) for key in keys} for row in self.by_class()]
         mistakes = [vars(mistake) for mistake in self.mistakes()]
-        totals = {"right": self.right, "total": self.total, "accuracy": known(self.accuracy)}
-        return {**totals, "by_class": rows, "mistakes": mistakes}
+        totals = {"right": self.right, "total": self.total, "accuracy": known(self.accuracy), "chance": self.chance}
+        return {**totals, "unknown_classes": self.unknown_classes, "by_class": rows, "mistakes": mistakes}

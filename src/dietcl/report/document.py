@@ -42,7 +42,7 @@ def document(heading: str, verdict: str, lede: str, sections: Sequence[Section],
     yield f'<p class="lede">{escape(lede)}</p><nav>{links}</nav></header><main>'
     for key, _, title, sentence, body in sections:
         yield f'<section id="{key}"><h2>{title}</h2>'
-        yield f'<p class="say">{sentence}</p>' if sentence else ""
+        yield f'<p class="intro">{sentence}</p>' if sentence else ""
         yield f"{body}</section>"
     note = "; the charts are also PNG files in the folder figures" if charts else ""
     yield f"</main><footer>Written by dietcl {__version__}{note}.</footer>"

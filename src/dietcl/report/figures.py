@@ -14,15 +14,17 @@ from matplotlib.patches import Rectangle
 
 from dietcl.report import series
 from dietcl.report.confusion import Images
-from dietcl.report.figure_style import figure_style, shorten, show_time_steps, whole_numbers
+from dietcl.report.figure_style import figure_style, shorten, show_dates, show_time_steps, whole_numbers
 from dietcl.report.groups import Group, entries_of
 from dietcl.report.run_files import Samples
 from dietcl.report.runs import RunRecord
-from dietcl.report.style import FEW, NAME_PALETTE, PALETTE, PATTERNS, QUIET, RIGHT, WRONG
+from dietcl.report.series import Dates, first_date
+from dietcl.report.style import FEW, LINES, NAME_PALETTE, PALETTE, QUIET, RIGHT, WRONG
 
 _FIGURE_SPACE = "\u2007"  # as wide as a digit
 _LABEL = 34  # characters on a line of the legend
-_BELOW: Any = {"loc": "upper left", "bbox_to_anchor": (0, -0.18)}  # the legend of a run's chart
+_BELOW: Any = {"loc": "outside lower left"}  # the legend of a run's chart
+_ORIGINS = 12  # named in the legend of a chart within time steps
 
 
 @dataclass(frozen=True)
@@ -62,20 +64,21 @@ def write_figures(groups: Sequence[Group], folder: Path) -> list[Figure]:
             if run.summary.learned:
                 keep(_matrix(run, label, top, dates), "matrix", i, f"Accuracy matrix of {label}")
             if spent := series.spending(run):
-                keep(_budget(spent, label, colors), "budget", i, f"Where the budget of {label} went")
+                keep(_budget(spent, label, colors, dates), "budget", i, f"Where the budget of {label} went")
             if losses := series.loss_lines(run):
-                keep(_losses(losses, label, colors), "losses", i, f"Training losses of {label}")
+                keep(_losses(losses, label, colors, dates), "losses", i, f"Training losses of {label}")
             if curves := series.origin_lines(run):
-                keep(_within(curves, label), "within", i, f"Accuracy of {label} within time steps")
+                keep(_within(curves, label, dates), "within", i, f"Accuracy of {label} within time steps")
             if chosen := series.chosen_samples(run):
                 keep(_samples(run.samples, chosen, label), "samples", i, f"Test images with predictions of {label}")
             if chosen := series.chosen_triples(run):
-                board = _reconstructions(run.samples.triples, chosen, label)
+                board = reconstructions(run.samples.triples, chosen, label)
                 keep(board, "reconstructions", i, f"Reconstructions of {label}")
     return figures
 
 
-def _plot(width: float, height: float, title: str, x: str = "", y: str = "") -> tuple[Any, Any]:
+def plot(width: float, height: float, title: str, x: str = "", y: str = "") -> tuple[Any, Any]:
+    """Return a figure of this size in inches and its axes, with ticks at whole numbers of x."""
     figure = Canvas(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
     axes.set_title(title, pad=10)
@@ -89,16 +92,17 @@ def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
     lines = sum(len(textwrap.wrap(group.label, _LABEL)) for group in groups)
     width, height = (10.5, max(5.4, 1.2 + 0.2 * lines)) if many else (8.0, 4.2)
     heading = f"Accuracy along the stream: {title.lower()}"
-    figure, axes = _plot(width, height, heading, "Time steps learned", "Accuracy (%)")
+    figure, axes = plot(width, height, heading, "Time steps learned", "Accuracy (%)")
     keys = []
     for group in groups:
         values = np.array([100 * getattr(run.summary, curve) for run in group.runs])
-        style = {"color": PALETTE[group.look.color], "ls": PATTERNS[group.look.pattern]}
+        style = {"color": PALETTE[group.look.color], "ls": LINES[group.look.pattern]}
         t, centre = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
-        if not many and len(values) > 1:  # the seeds and bands of more groups would hide each other
-            axes.plot(t, values.T, color=style["color"], lw=0.8, alpha=0.5)
-        elif not many:
+        if not many:  # the seeds and bands of more groups would hide each other
             error = 100 * getattr(group.runs[0].summary, f"{curve}_se")
+            if len(values) > 1:
+                error = values.std(axis=0, ddof=1)
+                axes.plot(t, values.T, color=style["color"], lw=0.8, alpha=0.5)
             axes.fill_between(t, centre - error, centre + error, color=style["color"], alpha=0.15, lw=0)
         axes.plot(t, centre, lw=1.8 if many else 2.4 if len(values) > 1 else 2, **style)
         lone = series.lone_points(centre)
@@ -116,7 +120,7 @@ def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
         keys.append((float(chance[~np.isnan(chance)][-1]), key, "chance"))
     axes.set_ylim(bottom=0)
     axes.set_xlim(0.5)
-    _show_dates(axes.xaxis, series.shared_dates(runs))
+    show_dates(axes.xaxis, series.shared_dates(runs))
     place: dict[str, Any] = {}
     if many:
         # As the lines end, from top to bottom.
@@ -128,15 +132,6 @@ def _accuracy(groups: Sequence[Group], curve: str, title: str) -> Any:
     return figure
 
 
-def _show_dates(axis: Any, dates: list[str] | None) -> None:
-    """Write the first date of a time step beside an axis in place of its number."""
-    if dates is not None:
-        begins = [date.partition(" to ")[0] for date in dates]
-        axis.set_major_formatter(lambda t, _: begins[int(t) - 1] if 1 <= t <= len(begins) else "")
-        axis.set_label_text(f"{axis.get_label_text()}, by first date")
-        axis.set_tick_params(rotation=30 if axis.axis_name == "x" else 0)
-
-
 def _ranked(final: float, label: str) -> str:
     """Write a legend entry with the number first, so that the numbers are aligned."""
     number = f"{final:.1f}" if final >= 0 else "–"
@@ -144,21 +139,22 @@ def _ranked(final: float, label: str) -> str:
     return f"{number.rjust(4, _FIGURE_SPACE)}  {rest}"
 
 
-def _matrix(run: RunRecord, label: str, top: float, dates: list[str] | None = None) -> Any:
-    figure, axes = _plot(5.4, 4.8, f"{label}: accuracy matrix", "Test images of time step", "After learning time step")
+def _matrix(run: RunRecord, label: str, top: float, dates: Dates = None) -> Any:
+    figure, axes = plot(5.4, 4.8, f"{label}: accuracy matrix", "Test images of time step", "After learning time step")
     size = run.summary.time_steps
     extent = (0.5, size + 0.5, size + 0.5, 0.5)
     image = axes.imshow(100 * run.summary.accuracy, cmap="Blues", vmin=0, vmax=100 * top, extent=extent)
     axes.grid(visible=False)
     axes.yaxis.set_major_locator(whole_numbers())
+    axes.xaxis.set_major_locator(whole_numbers(5 if dates else 10))
     for axis in (axes.xaxis, axes.yaxis):
-        _show_dates(axis, dates)
+        show_dates(axis, dates)
     figure.colorbar(image, ax=axes, label="Accuracy (%)", shrink=0.8).outline.set_visible(False)
     return figure
 
 
-def _budget(spent: series.Spending, label: str, colors: dict[str, int]) -> Any:
-    figure, axes = _plot(6.4, 3.8, f"{label}: where the budget went", "Time step", f"Spent ({spent.unit})")
+def _budget(spent: series.Spending, label: str, colors: dict[str, int], dates: Dates = None) -> Any:
+    figure, axes = plot(6.4, 3.8, f"{label}: where the budget went", "Time step", f"Spent ({spent.unit})")
     base = np.zeros(len(spent.t))
     for name, amounts in spent.by_purpose.items():
         axes.bar(spent.t, amounts, 0.82, bottom=base, color=NAME_PALETTE[colors[name]], label=name)
@@ -166,31 +162,36 @@ def _budget(spent: series.Spending, label: str, colors: dict[str, int]) -> Any:
     spare: Any = {"color": "#F3F4F6", "edgecolor": "#9AA1AB", "hatch": "////"}
     axes.bar(spent.t, spent.unused, 0.82, bottom=base, label="unused", **spare)
     show_time_steps(axes, spent.t)
+    show_dates(axes.xaxis, dates)
     axes.grid(visible=False, axis="x")
-    axes.legend(ncols=4, **_BELOW)
+    figure.legend(ncols=4, **_BELOW)
     return figure
 
 
-def _losses(losses: series.Lines, label: str, colors: dict[str, int]) -> Any:
-    figure, axes = _plot(6.4, 3.6, f"{label}: training loss by term", "Time step", "Training loss")
+def _losses(losses: series.Lines, label: str, colors: dict[str, int], dates: Dates = None) -> Any:
+    figure, axes = plot(6.4, 3.6, f"{label}: training loss by term", "Time step", "Training loss")
     for name, values in losses.lines.items():
-        own = ~np.isnan(values)  # a phase without this term is no gap in it
+        own = ~np.isnan(values)  # a phase without this term does not interrupt its line
         marker = "." if own.sum() < 40 else None
         axes.plot(losses.x[own], values[own], color=NAME_PALETTE[colors[name]], lw=1.2, marker=marker, label=name)
     axes.set_ylim(bottom=0)
     axes.set_xlim(losses.t[0] - 0.5, losses.t[-1] + 0.5)
-    axes.legend(ncols=4, **_BELOW)
+    show_dates(axes.xaxis, dates)
+    figure.legend(ncols=4, **_BELOW)
     return figure
 
 
-def _within(curves: series.Lines, label: str) -> Any:
+def _within(curves: series.Lines, label: str, dates: Dates = None) -> Any:
     title = f"{label}: accuracy within time steps"
-    figure, axes = _plot(6.4, 3.8, title, "Time step being learned", "Accuracy (%)")
+    figure, axes = plot(6.4, 3.8, title, "Time step being learned", "Accuracy (%)")
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(curves.lines)))
-    for (name, values), shade in zip(curves.lines.items(), shades, strict=True):
-        axes.plot(curves.x, 100 * values, color=shade, lw=1.3, label=name)
+    named = series.evenly(len(shades), _ORIGINS)
+    for i, ((name, values), shade) in enumerate(zip(curves.lines.items(), shades, strict=True)):
+        date = first_date(dates[int(name) - 1]) if dates else name
+        axes.plot(curves.x, 100 * values, color=shade, lw=1.3, label=date if i in named else None)
     axes.set_ylim(bottom=0)
-    axes.legend(title="Test images of time step", ncols=8, fontsize=8, **_BELOW)
+    show_dates(axes.xaxis, dates)
+    figure.legend(title="Test images of time step", ncols=4 if dates else 8, fontsize=8, **_BELOW)
     return figure
 
 
@@ -206,7 +207,8 @@ def _samples(samples: Samples, chosen: list[int], label: str, columns: int = 10)
     return figure
 
 
-def _reconstructions(triples: dict[str, Images], chosen: list[int], label: str) -> Any:
+def reconstructions(triples: dict[str, Images], chosen: list[int], label: str) -> Any:
+    """Draw a row for each kind of image: original, masked and reconstructed."""
     tiles = [images[i] for images in triples.values() for i in chosen]
     figure, axes = _board(tiles, ["#D1D5DB"] * len(tiles), len(chosen), 1.0, f"{label}: reconstructions")
     for row, title in enumerate(triples):
@@ -217,7 +219,7 @@ def _reconstructions(triples: dict[str, Images], chosen: list[int], label: str) 
 def _board(tiles: list[Images], borders: list[str], columns: int, height: float, title: str) -> tuple[Any, Any]:
     """Draw images in rows of this height; an image is 0.9 wide and the next one begins at 1."""
     rows = -(-len(tiles) // columns)
-    figure, axes = _plot(columns * 0.95 + 0.4, rows * height * 0.95 + 0.5, title)
+    figure, axes = plot(columns * 0.95 + 0.4, rows * height * 0.95 + 0.5, title)
     axes.set(xlim=(-0.02, columns), ylim=(rows * height, -0.02), aspect="equal")
     axes.axis("off")
     for place, (image, border) in enumerate(zip(tiles, borders, strict=True)):

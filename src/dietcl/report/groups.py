@@ -8,9 +8,10 @@ from typing import Any
 
 from dietcl.methods import METHODS, method_config
 from dietcl.report.runs import RunRecord
-from dietcl.report.style import LOOKS, PALETTE, Look, look
+from dietcl.report.style import LINES, METHOD_LOOKS, PALETTE, Look
 
 _OF_ONE_RUN = {"seed", "hash", "stream_identity"}
+_LOOKS = [Look(color, line) for line in reversed(range(len(LINES))) for color in range(len(PALETTE))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +41,12 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
     """Group runs by configuration, in the order of first appearance."""
     members: dict[str, list[RunRecord]] = {}
     for run in runs:
-        # A run that stopped early is no further seed of those that did not: its A(T) is of another T.
+        # A run that stopped early is not another seed of those that did not: its A(T) is of another T.
         identity = [dict(_leaves(run.config)), run.summary.learned, run.summary.time_steps]
         members.setdefault(json.dumps(identity, sort_keys=True, default=str), []).append(run)
     sets = list(members.values())
     labels = _labels([group[0] for group in sets])
-    looks = _looks([group[0].method for group in sets])
+    looks = _looks([_method_name(group[0]) for group in sets], list(members))
     groups = []
     for place, (label, own_look, group) in enumerate(zip(labels, looks, sets, strict=True)):
         seeds = [run.seed for run in group]
@@ -62,20 +63,23 @@ def entries_of(groups: Sequence[Group]) -> list[Entry]:
     return [entry for group in groups for entry in group.entries]
 
 
-def _looks(methods: Sequence[str]) -> list[Look]:
-    """Give a registered method the look of its place in the registry, and others one by their name if it is free."""
-    place_of = {method: place % LOOKS for place, method in enumerate(METHODS)}
-    taken = {place_of[method] for method in methods if method in place_of}
-    looks = []
-    for number, method in enumerate(methods):
-        place = place_of.get(method, zlib.crc32(method.encode()) % LOOKS)
-        if method in methods[:number] or method not in place_of:
-            # A further configuration of a method keeps its colour while another line pattern is free.
-            candidates = (*range(place, place + LOOKS, len(PALETTE)), *range(LOOKS))
-            place = next((free for other in candidates if (free := other % LOOKS) not in taken), place)
-            taken.add(place)
-        looks.append(look(place))
-    return looks
+def _looks(methods: Sequence[str], identities: Sequence[str]) -> list[Look]:
+    """Give METHOD:VARIANT the look that it has in every report, and what has none of its own one that is free."""
+    taken = {METHOD_LOOKS[method] for method in methods if method in METHOD_LOOKS}
+    found: dict[str, Look] = {}
+    before = ""
+    # Sorted, as the order of the runs must not matter.
+    for method, identity in sorted(zip(methods, identities, strict=True)):
+        own = METHOD_LOOKS.get(method) or Look(zlib.crc32(method.encode()) % len(PALETTE), len(LINES) - 1)
+        found[identity] = own
+        if method == before or method not in METHOD_LOOKS:
+            # A further configuration of a method keeps its colour while a line pattern is free.
+            part = "color" if method == before else "pattern"
+            order = sorted(_LOOKS, key=lambda look: (look != own, getattr(look, part) != getattr(own, part)))
+            found[identity] = next((free for free in order if free not in taken), own)
+            taken.add(found[identity])
+        before = method
+    return [found[identity] for identity in identities]
 
 
 def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

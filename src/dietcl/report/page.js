@@ -70,7 +70,7 @@ function budget(host, run) {
     const share = (v) => `${amount(v)} (${((100 * v) / (b.budget[i] || 1)).toFixed(0)} %)`;
     const rows = names.map((name) => ({ color: `n${data.names[name]}`, name, value: share(b.by_purpose[name][i]) }));
     rows.push({ color: "unused", name: "unused", value: share(b.unused[i]) }, { name: "budget", value: `${amount(b.budget[i])} ${b.unit}` });
-    showTip(`Time step ${b.t[i]}`, rows, x, y);
+    showTip(`Time step ${spanOf(b.t[i])}`, rows, x, y);
   });
 }
 
@@ -82,7 +82,7 @@ function losses(host, run) {
     xTitle: "Time step", yTitle: "Training loss", label: `Training loss of ${run.label} by term; arrow keys read the values`,
   });
   for (const name of names) {
-    // A phase without this term is no gap in it.
+    // A phase without this term does not interrupt its line.
     const own = x.map((_, i) => i).filter((i) => known(lines[name][i]));
     const d = pathOf(own.map((i) => x[i]), own.map((i) => lines[name][i]), f.sx, f.sy);
     svg("path", { class: `line fine n${data.names[name]}`, d }, f.root);
@@ -93,7 +93,7 @@ function losses(host, run) {
       svg("circle", { class: `dot n${data.names[name]}`, r: 4, cx: f.sx(x[i]), cy: f.sy(lines[name][i]) }, dots);
       return { color: `n${data.names[name]}`, name, value: lines[name][i].toPrecision(3) };
     });
-    showTip(`During time step ${t[i]}`, rows, px, py);
+    showTip(`During time step ${spanOf(t[i])}`, rows, px, py);
   });
 }
 
@@ -113,18 +113,18 @@ function within(host, run) {
     const values = lines[k].map((v) => (known(v) ? 100 * v : null));
     svg("path", { class: "line fine", d: pathOf(x, values, f.sx, f.sy) }, f.root).style.stroke = ramp(k);
   }
-  scaleLegend(host, "heat ramp", `images of time step ${origins[0]}`, origins.at(-1));
+  scaleLegend(host, "heat ramp", `images of time step ${dateOf(origins[0])}`, dateOf(origins.at(-1)));
   follow(f, x, (i, px, py, dots, atY) => {
-    const here = origins.filter((k) => known(lines[k][i])), newest = here.at(-1), older = here.slice(0, -1);
-    if (!here.length) return;
+    const measured = origins.filter((k) => known(lines[k][i])), newest = measured.at(-1), older = measured.slice(0, -1);
+    if (!measured.length) return;
     const gap = (k) => Math.abs(f.sy(100 * lines[k][i]) - (atY ?? 0));
-    const nearest = here.reduce((best, k) => (gap(k) < gap(best) ? k : best));
-    const rows = [{ paint: ramp(nearest), name: `images of time step ${nearest}`, value: percent(lines[nearest][i]) }];
-    if (newest !== nearest) rows.push({ paint: ramp(newest), name: `newest (time step ${newest})`, value: percent(lines[newest][i]) });
+    const nearest = measured.reduce((best, k) => (gap(k) < gap(best) ? k : best));
+    const rows = [{ paint: ramp(nearest), name: `images of time step ${dateOf(nearest)}`, value: percent(lines[nearest][i]) }];
+    if (newest !== nearest) rows.push({ paint: ramp(newest), name: `newest (time step ${dateOf(newest)})`, value: percent(lines[newest][i]) });
     if (older.length) rows.push({ name: "older, mean", value: percent(mean(older.map((k) => lines[k][i]))) });
     const dot = svg("circle", { class: "dot", r: 4.5, cx: f.sx(x[i]), cy: f.sy(100 * lines[nearest][i]) }, dots);
     dot.style.fill = ramp(nearest);
-    showTip(`During time step ${t[i]}`, rows, px, py);
+    showTip(`During time step ${spanOf(t[i])}`, rows, px, py);
   });
 }
 

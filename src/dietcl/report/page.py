@@ -10,12 +10,12 @@ from dietcl.files import make_folder
 from dietcl.plural import plural
 from dietcl.report.comparison import comparison
 from dietcl.report.document import document, figure_element, folded, table_element
-from dietcl.report.evaluation import CLASS_SENTENCE, score_sentence, with_warning
+from dietcl.report.evaluation import CLASS_SENTENCE, MODEL_SENTENCE, score_sentence, with_warning
 from dietcl.report.figures import Figure, write_figures
 from dietcl.report.groups import Group, entries_of, group_runs
 from dietcl.report.panels import run_sections
 from dietcl.report.runs import RunRecord, read_runs
-from dietcl.report.series import chance_line, is_point, page_data
+from dietcl.report.series import chance_line, first_date, is_point, page_data, shared_dates
 from dietcl.report.style import FEW
 
 _FIGURES = "figures"
@@ -34,7 +34,7 @@ _TITLES = {  # of the sections, and their links in the navigation
 }
 _EXPLANATIONS = {
     "accuracy": "After each time step the model is tested on the images of every time step so far; a falling line "
-    "means that there is ever more to know, or that what was known is being forgotten.",
+    "means that there is more and more to know, or that what was known is being forgotten.",
     "classes": CLASS_SENTENCE,
     "matrix": "Each row is the model after one more time step, each column the test images of one time step: the "
     "diagonal was just learned, right of it is yet to be learned, and a column that fades is being forgotten.",
@@ -45,7 +45,7 @@ _EXPLANATIONS = {
     "dip right after new data arrives that later recovers is called the stability gap.",
     "samples": "Test images with the model's final answer: green is right, red is wrong (below the true label).",
     "reconstructions": "From a few patches the model draws the full image, so it can learn without labels.",
-    "model": "The files of the model, and the command that classifies further images with it.",
+    "model": MODEL_SENTENCE,
 }
 
 
@@ -100,7 +100,7 @@ def _verdict(groups: Sequence[Group]) -> str:
         gap = _accuracy(best) - _accuracy(second)
         is_close = gap < math.hypot(run.summary.final_pooled_se, second.runs[0].summary.final_pooled_se)
         sentence += f". {second.label} follows with {100 * _accuracy(second):.1f} %"
-        sentence += ", which is no clear difference" if is_close else ""
+        sentence += ", which is not a clear difference" if is_close else ""
     return with_warning(sentence, run.summary.test_images)
 
 
@@ -137,12 +137,16 @@ def _accuracy_section(groups: Sequence[Group], figures: Sequence[Figure]) -> Ite
     yield f"<noscript>{pictures}</noscript>"
     yield f'<p class="small">{_reading(groups)}</p></div>'
     steps = max(entry.run.summary.time_steps for entry in entries)
-    head = f"<th>Time steps learned</th>{''.join(f'<th>{t}</th>' for t in range(1, steps + 1))}"
+    dates = shared_dates([entry.run for entry in entries])
+    heads = [f"<th>{t}</th>" for t in range(1, steps + 1)]
+    if dates:
+        heads = [f'<th title="{date}">{first_date(date, "<br>")}</th>' for date in dates]
+    head = f"<th>{'By first date' if dates else 'Time steps learned'}</th>{''.join(heads)}"
     rows = ""
     for entry in entries:
         cells = (f"<td>{'–' if math.isnan(v) else f'{100 * v:.1f}'}</td>" for v in entry.run.summary.accuracy_mean)
         rows += f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(cells)}</tr>'
-    numbers = table_element("Accuracy by time step", head, rows)
+    numbers = table_element("Accuracy by time step", head, rows, style="numbers")
     yield folded("The numbers (mean over time steps, in percent)", numbers)
 
 

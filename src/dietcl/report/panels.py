@@ -1,19 +1,16 @@
 """The sections of the page that show one panel per run: charts, classes, images, the model and the settings."""
 
 import json
-import os
-import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
 from dietcl.report.document import figure_element, folded, thumbnail_element
-from dietcl.report.evaluation import class_panel
+from dietcl.report.evaluation import class_panel, model_panel
 from dietcl.report.figures import Figure
 from dietcl.report.groups import Entry
 from dietcl.report.runs import RunRecord
-from dietcl.report.series import INTERACTIVE_STEPS, chosen_samples, chosen_triples, is_point
+from dietcl.report.series import INTERACTIVE_STEPS, chosen_samples, chosen_triples, is_point, shared_dates
 from dietcl.report.style import FEW
 
 _ABSENT = {
@@ -98,11 +95,12 @@ def _classes(run: RunRecord) -> _Panel:
 
 
 def _samples(run: RunRecord) -> _Panel:
-    samples, tiles = run.samples, ""
+    samples, tiles, dates = run.samples, "", shared_dates([run])
     for i in chosen_samples(run):
         label, predicted = samples.label[i], samples.predicted[i]
         is_right = label == predicted
-        words = f"Time step {samples.t[i]}: {label}" + ("" if is_right else f", taken for {predicted}")
+        when = f"{samples.t[i]} ({dates[samples.t[i] - 1]})" if dates else f"{samples.t[i]}"
+        words = f"Time step {when}: {label}" + ("" if is_right else f", taken for {predicted}")
         answer = "" if is_right else f"<s>✗ {escape(predicted)}</s>"
         tiles += f'<figure class="tile {"right" if is_right else "wrong"}" title="{escape(words)}">'
         tiles += thumbnail_element(samples.images[i], words)
@@ -120,13 +118,7 @@ def _reconstructions(run: RunRecord) -> _Panel:
 
 
 def _model(run: RunRecord, out: Path) -> _Panel:
-    if not run.finished:
-        return "", ""
-    files = [*sorted(run.path.glob("*.safetensors")), run.path / "model.json", run.path / "config.json"]
-    folder = os.path.relpath(run.path.resolve(), out.resolve())
-    links = [f'<a href="{quote(f"{folder}/{file.name}")}">{escape(file.name)}</a>' for file in files if file.is_file()]
-    command = f"dietcl predict {shlex.quote(str(run.path))} photo.jpg"
-    return f"<p>{', '.join(links)}</p><pre>{escape(command)}</pre>", run.name
+    return (model_panel(run.path, out), run.name) if run.finished else ("", "")
 
 
 def _settings(entry: Entry) -> str:

@@ -29,7 +29,7 @@ class RunRecord:
     summary: Summary
     receipts: Receipts | None
     samples: Samples
-    class_counts: Confusion | None  # None: a run of version 0.1, or one that has measured nothing yet
+    class_counts: Confusion | None  # None: a run of an earlier version, or one that has measured nothing yet
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -71,7 +71,7 @@ class RunRecord:
     def confusion(self) -> Confusion:
         """Return the counts of the seen test images by true and predicted class at the end."""
         if self.class_counts is None:
-            why = "as it has tested nothing yet or is of version 0.1"
+            why = "as it has tested nothing yet or was made by an earlier version"
             raise UserError(f"{self.path}: holds no counts by class, {why}; finish or repeat the run")
         return self.class_counts
 

@@ -1,6 +1,7 @@
 """What the charts draw, computed once for the PNG figures and for the page, which takes it as JSON."""
 
 import math
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any
@@ -13,12 +14,13 @@ from dietcl.metrics import Floats
 from dietcl.report.confusion import Ints
 from dietcl.report.groups import Entry, Group, entries_of
 from dietcl.report.runs import RunRecord
-from dietcl.report.style import FEW, NAME_PALETTE
+from dietcl.report.style import FEW, NAME_PALETTE, NAME_PLACES
 from dietcl.streams.times import format_spans
 
 _LOSS_POINTS = 400
 _SAMPLES = 40
 _TRIPLES = 8
+Dates = list[str] | None  # by time step
 INTERACTIVE_STEPS = 150  # a browser is slow at more: then the page has the matrix as its PNG figure
 
 
@@ -135,12 +137,22 @@ def chance_line(runs: Sequence[RunRecord]) -> list[float | None]:
     return [1 / classes if classes else None for classes in _agreed(runs, "classes")]
 
 
-def shared_dates(runs: Sequence[RunRecord]) -> list[str] | None:
+def shared_dates(runs: Sequence[RunRecord]) -> Dates:
     """Return the user's own dates by time step, if the stream is cut by time and the runs agree in them."""
-    spans = _agreed(runs, "times")
+    return dates_of(_agreed(runs, "times"))
+
+
+def dates_of(spans: Sequence[tuple[float, float] | None]) -> Dates:
+    """Write the first and the last time of each time step, where there are any."""
     known = [span for span in spans if span]
     texts = iter(format_spans(known))
     return [next(texts) if span else "–" for span in spans] if known else None
+
+
+def first_date(span: str, gap: str = " ") -> str:
+    """Return when a time step begins; a gap other than a space also breaks the line after the year."""
+    first = span.partition(" to ")[0].replace(" ", gap)
+    return first if gap == " " else first[:4] + first[4:].replace("-", f"-{gap}", 1)
 
 
 def _agreed(runs: Sequence[RunRecord], field: str) -> list[Any]:
@@ -186,13 +198,14 @@ def evenly(size: int, limit: int) -> list[int]:
 
 
 def name_colors(runs: Sequence[RunRecord]) -> dict[str, int]:
-    """Give every purpose and loss term a place in the palette, the same in all charts and no two alike in one chart."""
+    """Give every purpose and loss term a place in the palette: that of every report, or one that its charts lack."""
     charts = [list(losses.lines) for run in runs if (losses := loss_lines(run))]
     charts += [list(spent.by_purpose) for run in runs if (spent := spending(run))]
-    places: dict[str, int] = {}
-    for i, name in enumerate(dict.fromkeys(name for chart in charts for name in chart)):
+    names = sorted({name for chart in charts for name in chart})
+    places = {name: NAME_PLACES[name] for name in names if name in NAME_PLACES}
+    for name in (name for name in names if name not in NAME_PLACES):
         taken = {places.get(other) for chart in charts if name in chart for other in chart}
-        order = [(i + further) % len(NAME_PALETTE) for further in range(len(NAME_PALETTE))]
+        order = [(zlib.crc32(name.encode()) + further) % len(NAME_PALETTE) for further in range(len(NAME_PALETTE))]
         places[name] = next((place for place in order if place not in taken), order[0])
     return places
 

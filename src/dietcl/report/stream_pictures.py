@@ -15,8 +15,8 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from dietcl.plural import plural
-from dietcl.report.figure_style import figure_style, shorten, show_time_steps, whole_numbers
-from dietcl.report.series import evenly
+from dietcl.report.figure_style import figure_style, shorten, show_dates, show_time_steps, whole_numbers
+from dietcl.report.series import dates_of, evenly, first_date
 from dietcl.report.style import PALETTE, QUIET, WRONG
 from dietcl.streams.decode import Pixels, Unreadable
 from dietcl.streams.image_reader import ImageReader
@@ -89,6 +89,7 @@ def _panels(stream: Stream, title: str, bar_title: str, bars: dict[str, npt.NDAr
         below.bar(t + width * ((i + 0.5) / len(bars) - 0.5), values, width / len(bars), color=color)
     highest = np.max([*bars.values()], axis=0)
     below.set(ylabel=bar_title, xlabel="Time step", ylim=(0, 1.18 * max(1, int(highest.max(initial=0)))))
+    show_dates(below.xaxis, dates_of(stream.times))
     if len(t) <= 25:
         for x, value in zip(t.tolist(), highest.tolist(), strict=True):
             below.text(x, value, f"{value:,}", fontsize=7.5, color=QUIET, ha="center", va="bottom")
@@ -96,7 +97,7 @@ def _panels(stream: Stream, title: str, bar_title: str, bars: dict[str, npt.NDAr
 
 
 def _find_arrivals(stream: Stream, index: Index) -> tuple[list[list[int]], list[set[int]]]:
-    """Return the new and all classes of each time step as codes of the manifest, hidden ones too; -1 is no label."""
+    """Return the new and all classes of each time step as codes of the manifest, hidden ones too; -1 means no label."""
     seen = {-1}
     new, present = [], []
     for step in stream.steps:
@@ -221,8 +222,10 @@ class _Board:
     def finish(self, shown: str) -> Any:
         """Write the texts above and below the tiles."""
         above: Any = {"fontsize": 9, "color": _TEXT, "ha": "center", "va": "bottom", "clip_on": False}
+        dates = dates_of(self.stream.times)
         for column, t in enumerate(self.steps):
-            self.axes.text(column + _WIDE / 2, -0.06, f"t = {self.stream.steps[t].t}", **above)
+            head = first_date(dates[t], "\n") if dates else f"t = {self.stream.steps[t].t}"
+            self.axes.text(column + _WIDE / 2, -0.06, head, **above)
         if len(self.steps) < len(self.stream.steps):
             shown += f"; {len(self.steps)} of {len(self.stream.steps):,} time steps, evenly spaced"
         title = f"{shorten(self.stream.name, 60)}: training images by time step"

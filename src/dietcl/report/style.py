@@ -10,7 +10,26 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5
 NAME_PALETTE = ("#4B3FA6", "#C2576B", "#3AA394", "#C2A938", "#7CC4EA", "#A0479A", "#8A8A2E")
 # Solid, dashed, dotted, dash-dotted, as matplotlib takes them (in line widths); page.css has the same as l0 to l3.
 PATTERNS: tuple[Any, ...] = ("solid", (0, (3.6, 1.5)), (0, (1.1, 1.2)), (0, (5, 1.3, 1.1, 1.3)))
-LOOKS = len(PALETTE) * len(PATTERNS)
+# The further line, dashed and twice dotted (l4), is for users' own methods and further configurations of a method.
+LINES = (*PATTERNS, (0, (5, 1.3, 1.1, 1.3, 1.1, 1.3)))
+# A row for each colour, a column for each line pattern: what is often compared comes first, and a variant has the
+# colour of its method. Gray dotted is chance.
+_METHODS = (
+    ("dietcl", "dietcl:release", "dietcl:labeled", "two_stage"),
+    ("er", "er:uniform", "er:dietcl_flops", "derpp"),
+    ("linear_probe", "cassle", "linear_probe:sgd", "l2p"),
+    ("ranpac", "ccic", "ranpac:frozen", "ncm"),
+    ("er_ace", "naive", "ewc", "mas"),
+    ("fixmatch", "dualnet", "lwf", "acm"),
+    ("gdumb", "joint", "", "one_stage"),
+)
+# The purposes and loss terms of the methods by colour; no two of one colour are in one chart.
+_NAMES = (
+    *("labeled, labels, masked, classifier", "memory, replay, predictor", "unlabeled, reconstruct, views, keys, query"),
+    *("triplet, projector, logits, penalty, importance, solve, pool", "embed, distill, teacher, soft targets, project"),
+    *("cross, features, fast, prompt", "guess, head"),
+)
+NAME_PLACES = {name: place for place, names in enumerate(_NAMES) for name in names.split(", ")}
 FEW = 6
 """Up to this number of groups a chart has room for bands, for single seeds and for labels at the ends of lines."""
 RIGHT, WRONG, QUIET = "#009E73", "#D0342C", "#6B7280"
@@ -41,15 +60,18 @@ MATPLOTLIB: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """Places in PALETTE and PATTERNS."""
+    """Places in PALETTE and LINES."""
 
     color: int
     pattern: int
 
 
 def look(place: int) -> Look:
-    """Return the colour and the pattern at a place; LOOKS places differ."""
+    """Return the colour and the pattern at a place; each colour in each of PATTERNS has one."""
     return Look(place % len(PALETTE), place // len(PALETTE) % len(PATTERNS))
+
+
+METHOD_LOOKS = {name: Look(color, line) for color, row in enumerate(_METHODS) for line, name in enumerate(row) if name}
 
 
 def page_css() -> str:

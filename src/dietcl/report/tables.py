@@ -38,7 +38,7 @@ MEANINGS = {
     "passes": "images run forward and backward through the full network, or what cost as much",
     "seconds": "wall-clock time of all time steps",
     "data_wait": "share of that time in which the network waited for images",
-    "substituted": "images drawn that could not be read: in training others stood in for them, tests were gray",
+    "substituted": "images drawn that could not be read: in training others replaced them, in tests they were gray",
     "state": "size of what the method keeps from one time step to the next, at the end",
 }
 
@@ -126,7 +126,7 @@ COLUMNS = (
     Column("passes", "Passes", lambda run: run.receipts.passes if run.receipts else math.nan, percent=False),
     Column("seconds", "Time (s)", lambda run: run.seconds or math.nan, percent=False),
     Column("data_wait", "Data wait (%)", lambda run: run.total("data_wait") / (run.seconds or math.nan), cost=True),
-    Column("substituted", "Stand-ins", lambda run: run.total("substituted"), percent=False),
+    Column("substituted", "Replaced images", lambda run: run.total("substituted"), percent=False),
     Column("state", "State (MB)", _state_megabytes, percent=False),
 )
 
