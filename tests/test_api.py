@@ -156,7 +156,7 @@ def test_a_broken_image_is_named_or_passed_by(run, tmp_path):
     broken.write_bytes(b"\xff\xd8\xff")
     with pytest.raises(dietcl.UserError, match=r"broken\.jpg: not a readable image"):
         model.predict([good, broken])
-    with pytest.raises(dietcl.UserError, match="image 1: an array of int64 is no image"):
+    with pytest.raises(dietcl.UserError, match="image 1: an array of int64 is not an image"):
         model.predict([good, good.astype(np.int64)])
     found = [answer for _, answer in model.iterate([good, broken, good], batch=2)]
     assert found[0] == found[2] == model.predict(good)[0]

@@ -190,6 +190,17 @@ def test_the_next_command_suits_the_data(capsys: Any) -> None:
     assert remarks(stream, index) == []
 
 
+def test_few_images_of_one_class_are_not_spread_over_empty_time_steps(capsys: Any) -> None:
+    photos(Path("in"), classes=1, per_class=8)
+    result = dietcl(capsys, "data", "prepare", "in", "--out", "made")
+    assert "stream by data, 1 time step, all labels revealed" in result.said
+    assert "1 class; training images of each: 7\n" in result.out
+    (command,) = [line for line in result.out.splitlines() if "dietcl train" in line]
+    stream, index = stream_of(parse_run(command.split()[2:])[0])
+    assert [len(step.labeled) for step in stream.steps] == [7]
+    assert remarks(stream, index) == []
+
+
 def test_images_without_labels_are_for_pre_training(capsys: Any) -> None:
     photos(Path("in"), classes=1)
     for path in Path("in/class 0").iterdir():
@@ -218,8 +229,8 @@ def test_json(capsys: Any) -> None:
     assert facts["time"] == [0, 2]
     assert facts["classes"] == 4
     assert facts["problems"] == {}
-    assert facts["says"]["recipe"] == "time"
-    assert facts["says"]["time_steps"] == 3
+    assert facts["defaults"]["recipe"] == "time"
+    assert facts["defaults"]["time_steps"] == 3
 
 
 def test_an_earlier_manifest_is_replaced_only_with_fresh_and_nothing_else_is(capsys: Any) -> None:
@@ -372,8 +383,8 @@ def test_check_finds_what_broke_since(capsys: Any) -> None:
     manifest = Path("data/in/manifest.parquet")
     result = dietcl(capsys, "data", "check", manifest)
     assert result.code == 0, result.said
-    assert "24 of 24 images looked at, 0 cannot be read" in result.said
-    assert "4 classes with 6 training images each" in result.said
+    assert "images read: 24 of 24, unreadable: 0" in result.said
+    assert "4 classes; training images of each: 6" in result.said
     assert "the test split is empty" in result.said
     assert "no image has a time" in result.said
     assert "label" not in result.said
@@ -381,7 +392,7 @@ def test_check_finds_what_broke_since(capsys: Any) -> None:
     Path("in/class 3/0.png").unlink()
     result = dietcl(capsys, "data", "check", manifest, "--jobs", "2")
     assert result.code == 1
-    assert "24 of 24 images looked at, 2 cannot be read" in result.said
+    assert "images read: 24 of 24, unreadable: 2" in result.said
     with Path("data/in/manifest.problems.csv").open(newline="") as file:
         found = list(csv.reader(file))
     assert found[0] == ["file", "row", "problem"]
@@ -403,7 +414,7 @@ def test_check_a_sample_and_what_is_missing(capsys: Any) -> None:
     write_manifest(Path("m.parquet"), columns)
     result = dietcl(capsys, "data", "check", "m.parquet", "--sample", "20")
     assert result.code == 0, result.said
-    assert "20 of 50 images looked at, 0 cannot be read" in result.said
+    assert "images read: 20 of 50, unreadable: 0" in result.said
     assert "no image has a label" in result.said
     assert "time" not in result.said
     assert result.out == dietcl(capsys, "data", "check", "m.parquet", "--sample", "20").out

@@ -41,6 +41,57 @@ def test_only_labeled_images_and_never_the_last_of_a_class(rows: Any, share: flo
     assert again.tolist() == tests[order].tolist()
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 6), st.sampled_from([NO_TIME, 0.0, 1.0, 2.0, 5.0, 6.0])), min_size=1, max_size=150
+    ),
+    st.integers(0, 3),  # classes that keep to a time or two
+    st.sampled_from([0.05, 0.1, 0.2, 0.5]),
+    st.integers(0, 99),
+)
+@settings(max_examples=200, deadline=None)
+def test_classes_have_exact_shares_and_given_these_times_do(rows: Any, narrow: int, share: float, seed: int) -> None:
+    rows = [(label, min(time, float(label)) if label < narrow else time) for label, time in rows]
+    tests = draw(rows, share, [f"{seed}/{i}" for i in range(len(rows))])
+    of_class = Counter(label for label, _ in rows if label >= 0)
+    of_cell = Counter(map(str, rows))  # as text, because NaN does not equal itself
+    of_time: dict[str, tuple[float, int]] = {}
+    drawn_of_class = Counter(label for (label, _), is_test in zip(rows, tests, strict=True) if is_test)
+    # Seats go to the smallest midpoints (rank + 1/2) / size; equal ones may win or lose.
+    midpoints = sorted((rank + 0.5) / size for size in of_class.values() for rank in range(size))
+    if count := int(np.ceil(round(share * len(midpoints), 6))):
+        for label, size in of_class.items():
+            own = np.array([(rank + 0.5) / size for rank in range(size)])
+            least, most = ((own < midpoints[count - 1]).sum(), (own <= midpoints[count - 1]).sum())
+            assert min(least, size - 1) <= drawn_of_class[label] <= min(most, size - 1)
+    # Each class and time has its part of the class's tests, and each time its part of all tests: both to less than one.
+    drawn_of_cell = Counter(str(row) for row, is_test in zip(rows, tests, strict=True) if is_test)
+    for (label, time), cell in {(row[0], str(row[1])): str(row) for row in rows if row[0] >= 0}.items():
+        exact = of_cell[cell] * drawn_of_class[label] / of_class[label]
+        assert abs(drawn_of_cell[cell] - exact) < 1
+        wanted, found = of_time.get(time, (0, 0))
+        of_time[time] = wanted + exact, found + drawn_of_cell[cell]
+    assert all(abs(found - wanted) < 1 for wanted, found in of_time.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("rows", "share", "found"),
+    [
+        ([(label, float(day)) for label in range(12) for day in range(4)], 0.1, [1, 1, 1, 2]),
+        ([(label, float(day)) for label in range(20) for day in range(10)], 0.1, [2] * 10),
+        # One day always has more images of every class, and still does not get all tests.
+        ([(label, float(max(day, 2))) for label in range(12) for day in range(12)], 1 / 12, [1] * 9 + [3]),
+        # Every class has one day only: which classes get a test is up to their days.
+        ([(label, float(label % 4)) for label in range(48) for _ in range(2)], 0.125, [3] * 4),
+    ],
+)
+def test_no_day_is_left_without_tests(rows: Any, share: float, found: list[int], seed: int) -> None:
+    tests = draw(rows, share, [f"{seed}/{i}" for i in range(len(rows))])
+    of_day = Counter(time for (_, time), is_test in zip(rows, tests, strict=True) if is_test)
+    assert sorted(of_day.values()) == found
+
+
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
 def test_every_class_and_every_time_has_its_share(share: float) -> None:
     rows = [(label, float(day)) for label, count in enumerate((20, 60, 100)) for day in range(5) for _ in range(count)]

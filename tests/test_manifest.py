@@ -191,7 +191,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"text\.parquet: not a readable Parquet file"):
             open_manifest(tmp_path / "text.parquet")
     twice = pa.table([pa.array(["a"])] * 8, names=["id", *SCHEMA.names])
-    with pytest.raises(UserError, match="'id' is there twice"):
+    with pytest.raises(UserError, match="'id' occurs twice"):
         open_manifest(store(tmp_path, twice))
     with pytest.raises(UserError, match="do not make a table"):
         write_manifest(tmp_path / "uneven.parquet", COLUMNS | {"id": ["a"]})

@@ -33,10 +33,14 @@ def facts_of(folder: Path, labels: list[str | None], label_rate: float = 0.01, t
         (["a", "b", "c"] * 40, ("class", 3, 0.05)),  # 1 of 40 would need 0.025
         (["a", "b", "c"] * 2, ("class", 3, 0.5)),
         (["a", "b"], ("class", 2, 1.0)),
-        (["a"] * 300, ("data", 20, 0.1)),  # 15 a time step
+        (["a"] * 300, ("data", 15, 0.05)),  # 20 a time step
+        (["a"] * 399, ("data", 19, 0.05)),
+        (["a"] * 900, ("data", 20, 0.05)),
+        (["a"] * 9, ("data", 1, 0.2)),
         ([f"{i:02d}" for i in range(30)] * 100, ("class", 20, 0.01)),
         (["a", "b", None] * 200, ("class", 2, 1.0)),  # sparse by itself
-        ([None] * 9, ("data", 20, 0.01)),
+        ([None] * 9, ("data", 1, 0.01)),
+        ([None] * 90, ("data", 4, 0.01)),
     ],
 )
 def test_the_suggested_cut_reveals_labels(
@@ -94,7 +98,7 @@ def test_two_preparations_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     one.refer(["a.jpg"], label=["a"])
     two.refer(["b.jpg"], label=["b"])
     one.close()
-    with pytest.raises(UserError, match=r"manifest\.parquet: is there already"):
+    with pytest.raises(UserError, match=r"manifest\.parquet: exists already"):
         two.close()
     two.abandon()
     assert open_manifest(tmp_path / "out" / "manifest.parquet").classes == ("a",)

@@ -83,7 +83,7 @@ def test_what_is_cut_off_mislabeled_or_missing_is_left_out_and_named(tmp_path):
     (folder / "data_batch_5.bin").write_bytes(b"")
     made = prepare(Cifar(), str(folder), out)
     assert quarantine(out) == [
-        ["data_batch_2.bin", "1", "the label is none of the 10 classes: 10"],
+        ["data_batch_2.bin", "1", "the label is not one of the 10 classes: 10"],
         ["data_batch_2.bin", "3", "ends inside a record (100 of 3073 bytes)"],
         ["data_batch_4.bin", "", "the file is missing"],
     ]

@@ -109,7 +109,7 @@ def test_hostile_lists_are_left_out_and_named(tmp_path):
             *([mixed, row, "the path leads outside the folder"] for row in "34"),
             [mixed, "5", "the path is not text"],
             ["train/gone.jpg", "", "cannot be read"],
-            [f"train/{good}", "", f"the id is there twice: train/{good}"],
+            [f"train/{good}", "", f"the id occurs twice: train/{good}"],
         ]
     )
 

@@ -180,7 +180,7 @@ def test_broken_files_do_not_stop_the_others(tmp_path: Path) -> None:
     ("columns", "reader", "sentence"),
     [
         ({"img": [b""]}, {}, r"a.parquet: column 'image' is missing; its columns are 'img': choose one with --image"),
-        ({"image": ["x.png"]}, {}, r"a.parquet: column 'image' holds string; --image needs a column of encoded images"),
+        ({"image": ["x.png"]}, {}, r"a.parquet: column 'image' holds string; --image needs encoded images"),
         ({"image": [b""]}, {"label": "class"}, r"column 'class' is missing.*--label"),
     ],
 )

@@ -74,8 +74,12 @@ def test_what_is_whole_of_a_file_that_is_cut_off_is_kept(tmp_path):
     made = prepare(Idx(), str(folder), out)
     assert made.kept == 1 + 1
     assert quarantine(out) == [
-        ["train-images-idx3-ubyte", "1", "shorter than its header says: 1 of 3; ends inside a record (12 of 16 bytes)"],
-        ["t10k-labels-idx1-ubyte", "1", "shorter than its header says: 1 of 2; the file ends here"],
+        [
+            "train-images-idx3-ubyte",
+            "1",
+            "shorter than its header states: 1 of 3; ends inside a record (12 of 16 bytes)",
+        ],
+        ["t10k-labels-idx1-ubyte", "1", "shorter than its header states: 1 of 2; unexpected end of file"],
     ]
     assert np.load(out / "images.npy")[:, 0, 0].tolist() == [0, 48]
 
@@ -107,7 +111,7 @@ def test_a_zipped_file_may_be_cut_off_or_spoiled(tmp_path):
             "train-images-idx3-ubyte",
             (4, 4, 4),
             None,
-            r"train-images-idx3-ubyte: 4 images, and 3 labels in train-labels",
+            r"train-images-idx3-ubyte: images: 4, labels in train-labels-idx1-ubyte: 3",
         ),
         ("train-images-idx3-ubyte", (3, 2, 8), None, r"train-images-idx3-ubyte: images are 2 x 8"),
         ("train-images-idx3-ubyte", (3, 0, 0), None, r"train-images-idx3-ubyte: images are 0 x 0"),
@@ -140,7 +144,7 @@ def test_more_than_the_header_says_is_noted(tmp_path):
     file.write_bytes(file.read_bytes() + bytes(16))
     made = prepare(Idx(), str(tmp_path / "in"), tmp_path / "out")
     assert made.kept == 5
-    assert quarantine(tmp_path / "out") == [[file.name, "3", "something is wrong after the last record: more data"]]
+    assert quarantine(tmp_path / "out") == [[file.name, "3", "unexpected data after the last record: more data"]]
 
 
 def test_it_is_recognized_here_and_far_away(tmp_path):

@@ -147,7 +147,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path, monkeypatch, name):
         ({"x": np.zeros((5, 4, 4, 4), np.uint8)}, {}, r"'x' holds \(4, 4, 4\)"),
         ({"x": np.zeros((0, 4, 4), np.uint8)}, {}, r"'x' is uint8 \(0, 4, 4\), which is empty"),
         ({"x": np.asfortranarray(GRAY)}, {}, r"'x' is stored by columns"),
-        ({"y": LABELS[:4]}, {}, r"'x' has 5 rows, and 'y' has 4"),
+        ({"y": LABELS[:4]}, {}, r"'x' and 'y' differ in their rows .5 and 4.; give"),
         ({"y": np.zeros((5, 10))}, {}, r"'y' holds float64 \(10,\)"),
         ({"y": np.zeros(5, [("a", int)])}, {}, r"'y' holds"),
         (
@@ -155,7 +155,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path, monkeypatch, name):
             {"time": "year"},
             r"--time year: no such array in .*pack\.npz; .*--images, .*x \(uint8 5 x 4 x 4\), y \(int64 5\)",
         ),
-        ({"s": np.array(["train", "exam"] * 2 + ["train"])}, {"split": "s"}, r"'s' says 'exam' in row 1"),
+        ({"s": np.array(["train", "exam"] * 2 + ["train"])}, {"split": "s"}, r"'s' has 'exam' in row 1"),
         ({"s": np.array([0, 1, 2, 3, 4])}, {"split": "s", "test": "exam"}, r"--test exam: .*'s' holds int64"),
     ],
 )
@@ -185,7 +185,7 @@ def test_what_is_whole_of_an_array_that_is_cut_off_is_kept(tmp_path):
     write_zip(tmp_path / "pack.npz", x=member(GRAY)[:-20], y=member(LABELS))
     kept = prepare(Arrays(), str(tmp_path / "pack.npz"), tmp_path / "out").kept
     assert kept == 3
-    fault = "array 'x' is cut off: 3 of 5 rows; ends inside a record (12 of 16 bytes)"
+    fault = "array 'x' is truncated (rows: 3 of 5); ends inside a record (12 of 16 bytes)"
     assert quarantine(tmp_path / "out") == [["pack.npz", "3", fault]]
     np.save(tmp_path / "bare.npy", GRAY)
     (tmp_path / "bare.npy").write_bytes((tmp_path / "bare.npy").read_bytes()[:-16])

@@ -23,7 +23,7 @@ from dietcl.streams.manifest import read_facts, write_manifest
 from dietcl.streams.sources.parsing import table_rows
 from dietcl.streams.sources.parsing.table_rows import csv_batches
 from dietcl.streams.sources.readers.table import Table
-from dietcl.streams.sources.registry import prepare
+from dietcl.streams.sources.registry import prepare, prepare_in_cache
 from dietcl.streams.verify import find_problems
 from helpers.prepared import quarantine, rows
 
@@ -151,7 +151,7 @@ def test_bad_rows_are_quarantined_by_their_spreadsheet_rows(tmp_path: Path) -> N
         (b'b",1,train,i13', UNMATCHED),
         (b"x\0.jpg,a,1,train,i14", "cannot be read (embedded null byte)"),
         (b"1.jpg,a,1,train,i15,more", "the row has another number of fields than the header (6)"),
-        (b"2.jpg,b,2,train,i0", "the id is there twice: i0"),
+        (b"2.jpg,b,2,train,i0", "the id occurs twice: i0"),
         (b"3.jpg,b,2,train,i16", None),
     ]
     text = b"path,label,time,split,id\n" + b"\n".join(line for line, _ in lines) + b"\n"
@@ -412,7 +412,7 @@ def test_missing_paths_of_a_parquet_table(tmp_path: Path) -> None:
             r"t.csv: column 'path' is missing; its columns are 'file', 'label'.*--path",
         ),
         ("t.csv", "path,klass\n0.jpg,a\n", {"label": "class"}, r"column 'class' is missing.*--label"),
-        ("t.csv", "path,path\n0.jpg,a\n", {}, r"column 'path' is there twice"),
+        ("t.csv", "path,path\n0.jpg,a\n", {}, r"column 'path' occurs twice"),
         ("t.csv", "", {}, r"t.csv: column 'path' is missing; its columns are none"),
         ("t.csv", b"\xff\xfep\0a\0t\0h\0\n\0", {}, r"t.csv: column 'path' is missing"),
         ("t.parquet", b"PAR1 and then nothing", {}, r"t.parquet: not a readable Parquet file"),
@@ -494,7 +494,7 @@ def test_times_in_a_format_of_ones_own(tmp_path: Path) -> None:
     text = "path,time\n0.jpg,31.12.1969 23:59\n1.jpg,02.01.1970 00:00\n2.jpg,\n3.jpg,1970-01-02\n"
     prepared = prepare(Table(time_format="%d.%m.%Y %H:%M"), write(tmp_path, text), tmp_path / "out")
     assert rows(prepared)["time"] == [-60.0, 86400.0, None]
-    problem = "the time does not match --time-format ('1970-01-02')"
+    problem = "the time is not in the given format ('1970-01-02')"
     assert quarantine(tmp_path / "out") == [["table.csv", "5", problem]]
     zoned = prepare(
         Table(time_format="%Y%m%d%z"), write(tmp_path, "path,time\n0.jpg,19700101+0100\n"), tmp_path / "zoned"
@@ -506,6 +506,19 @@ def test_times_that_none_can_read_name_the_option(tmp_path: Path) -> None:
     table = write(tmp_path, "path,time\n0.jpg,31.12.1999\n1.jpg,01.01.2000\n")
     with pytest.raises(UserError, match=r"table.csv: the time is neither .* nor a date in any row; .* --time-format$"):
         prepare(Table(), table, tmp_path / "out")
+
+
+def test_options_are_named_as_python_takes_them(tmp_path: Path, cache: Path) -> None:
+    table = Path(write(tmp_path, "path,time\n0.jpg,31.12.1999\n1.jpg,01.01.2000\n", "many--root.csv"))
+    advice = r"\(in Python: dietcl.prepare\(path, dietcl.reader\('table', time_format=...\)\)\)$"
+    with pytest.raises(UserError, match=rf"as --time-format {advice}"):
+        prepare_in_cache(table)
+    assert prepare_in_cache(table, Table(time_format="%d.%m.%Y")).is_relative_to(cache)
+    (tmp_path / "notes.txt").write_text("words")
+    with pytest.raises(UserError, match=r"choose with --kind .* \(in Python: .*dietcl.reader\(KIND\)\)\)$"):
+        prepare_in_cache(tmp_path / "notes.txt")
+    with pytest.raises(UserError, match=r"check the path$"):
+        prepare_in_cache(tmp_path / "nothing.txt")
 
 
 def test_numbers_may_be_dates_in_a_format(tmp_path: Path) -> None:

@@ -180,14 +180,14 @@ def test_hostile_members_are_quarantined_and_never_followed(tmp_path: Path) -> N
         ("zero.png", b"", "the file is empty: zero.png"),
         ("text.png", b"no image", "not a readable image"),
         ("cut.png", image()[:40], "not a readable image"),
-        ("alone.cls", b"1", "no image has this name up to its first dot: alone.cls"),
+        ("alone.cls", b"1", "no image has this name before its first dot: alone.cls"),
         ("two.png", image(), None),
-        ("two.b.png", image(), "another image has the same name up to its first dot: two.b.png"),
-        ("good.png", image(), "the id is there twice: a.tar/good"),
+        ("two.b.png", image(), "another image has the same name before its first dot: two.b.png"),
+        ("good.png", image(), "the id occurs twice: a.tar/good"),
         ("u1.png", image(), None),
         ("u1.cls", b"\xff\xfe", "the file is not UTF-8 text: u1.cls"),
         ("u2.png", image(), None),
-        ("u2.cls", b"1" * (2**20 + 1), "more than 1,048,576 bytes are no label: u2.cls"),
+        ("u2.cls", b"1" * (2**20 + 1), "the label has more than 1,048,576 bytes: u2.cls"),
     ]
     write(tmp_path / "a.tar", [(name, data) for name, data, _ in cases])
     prepared = prepare(Tar(), str(tmp_path / "a.tar"), tmp_path / "out")
@@ -256,7 +256,7 @@ def test_what_lies_before_a_cut_is_kept_wherever_it_is(tmp_path: Path) -> None:
         assert prepared.kept == kept
         [(file, number, problem)] = quarantine(tmp_path / f"out{cut}")
         assert (file, number) == (path.name, row)
-        assert "the archive is cut off" in problem
+        assert "the archive is truncated" in problem
 
 
 def test_broken_headers_end_a_shard_but_not_the_others(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_broken_headers_end_a_shard_but_not_the_others(tmp_path: Path) -> None:
     prepared = prepare(Tar(), str(tmp_path / "data"), tmp_path / "out")
     assert rows(prepared)["id"] == ["a.tar/1", "a.tar/2", "d.tar/1", "e.tar/1"]
     found = {file: (row, problem) for file, row, problem in quarantine(tmp_path / "out")}
-    assert found["b.tar"] == ("0", "the archive cannot be read from here on (empty file)")
-    assert found["c.tar"][1].startswith("the archive cannot be read from here on")
-    assert found["d.tar"] == ("1", "the archive is cut off or broken here, where its end or a header should be")
+    assert found["b.tar"] == ("0", "the archive is unreadable (at member 0: empty file)")
+    assert found["c.tar"][1].startswith("the archive is unreadable")
+    assert found["d.tar"] == ("1", "the archive is truncated or broken (at member 1: neither a header nor the end)")
     assert found["e.tar"][0] == "1"
     assert found["f.tar"] == ("", "a link leads outside the folder")
     assert len(found) == len(quarantine(tmp_path / "out")) == 5
@@ -315,8 +315,9 @@ def test_headers_that_claim_gigabytes(
     problems: list[list[Any]] = []
     rows: Any = SimpleNamespace(file_root=FileRoot.of(tmp_path), problem=lambda *problem: problems.append([*problem]))
     assert len(list(samples("a.tar", [], rows))) == (0 if first else 1)
-    sentence = "the archive cannot be read from here on (headers of more than 1,048,576 bytes)"
-    assert problems == [["a.tar", 0 if first else 1, sentence]]
+    number = 0 if first else 1
+    sentence = f"the archive is unreadable (at member {number}: headers of more than 1,048,576 bytes)"
+    assert problems == [["a.tar", number, sentence]]
     assert max(asked) <= 2**20
 
 
@@ -344,7 +345,7 @@ def test_a_sparse_map_that_is_cut_off(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(data[:1024] + sparse)
     assert prepare(Tar(), str(tmp_path / "a.tar"), tmp_path / "out").kept == 1
     [(_, row, problem)] = quarantine(tmp_path / "out")
-    assert (row, "the archive cannot be read from here on" in problem) == ("1", True)
+    assert (row, "the archive is unreadable" in problem) == ("1", True)
 
 
 def test_the_first_time_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

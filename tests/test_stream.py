@@ -1,6 +1,7 @@
 """Streams: what the time steps hold, and that nothing a method can reach tells a hidden label."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -171,9 +172,12 @@ def test_remarks_name_empty_time_steps_and_tests_that_cannot_be_passed(blobs: Pa
     none = np.zeros(0, np.int64)
     bare = replace(stream.steps[1], labeled=none, labels=none, unlabeled=none)
     (empty,) = remarks(replace(stream, steps=(stream.steps[0], bare, stream.steps[2])), index)
-    assert "1 of 3 time steps have no image" in empty
+    assert empty == "time steps without images: 1 of 3; use fewer time steps"
+    two = replace(stream, steps=(bare, bare, stream.steps[2]), times=((0, 1), None, None))
+    assert re.fullmatch("time steps without images: 2 of 3; .* share a time, .* or recipe data", remarks(two, index)[0])
     unknown = replace(stream.tests[0], labels=np.full(8, -1))
-    assert "8 of 24 test images" in remarks(replace(stream, tests=(unknown, *stream.tests[1:])), index)[0]
+    (wrong,) = remarks(replace(stream, tests=(unknown, *stream.tests[1:])), index)
+    assert wrong == "test images of classes that are never revealed, which count as wrong: 8 of 24"
     untested = tuple(replace(test, rows=none, labels=none) for test in stream.tests)
     assert "no accuracy" in remarks(replace(stream, tests=untested), index)[0]
 
@@ -181,7 +185,7 @@ def test_remarks_name_empty_time_steps_and_tests_that_cannot_be_passed(blobs: Pa
 def test_remarks_count_hidden_labels_and_not_unknown_ones(tmp_path: Path) -> None:
     index = write(tmp_path, ["a"] * 10 + ["b"] * 10 + [None] * 7 + ["a"], split=["train"] * 27 + ["test"])
     sparse = build_stream("s", index, Recipe(recipe="data", time_steps=1, label_rate=0.2), 0)
-    assert remarks(sparse, index)[0].startswith("4 of 20 labels revealed")
+    assert remarks(sparse, index)[0].startswith("labels revealed: 4 of 20 (")
     assert remarks(build_stream("s", index, Recipe(recipe="data", time_steps=1, label_rate=1.0), 0), index) == []
 
 

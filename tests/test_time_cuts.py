@@ -65,7 +65,7 @@ def test_what_times_suggest() -> None:
 
 def test_a_number_that_the_cut_does_not_make_is_refused() -> None:
     times = seconds("2026-03-01", "2026-03-02")
-    with pytest.raises(UserError, match="--time-steps 3: --cut day makes 2 time steps"):
+    with pytest.raises(UserError, match="--time-steps 3: --cut day makes 2;"):
         cut_edges(times, "day", 3)
 
 

@@ -26,7 +26,7 @@ from dietcl.streams.manifest import write_manifest
 from dietcl.streams.manifest_builder import ManifestBuilder
 from dietcl.streams.sources.readers.folder import Folder
 from dietcl.streams.sources.registry import Prepared, Reader, prepare
-from dietcl.streams.verify import find_problems
+from dietcl.streams.verify import find_problems, remarks
 
 RED, GREEN, BLUE, WHITE = (200, 30, 20), (10, 180, 40), (20, 40, 220), (255, 255, 255)
 COLORS = (RED, GREEN, BLUE, WHITE)  # top left, top right, bottom left, bottom right
@@ -361,8 +361,8 @@ def test_of_rows_with_the_same_id_the_first_is_kept(tmp_path: Path) -> None:
     files = ["a.png", "b.png", "c.png", "d.png"]
     prepared = listed(root, tmp_path / "out", file=files, id=["x", "y", "x", "x"])
     assert kept(prepared) == ["a.png", "b.png"]
-    assert prepared.problems == {"the id is there twice": 2}
-    assert sorted(quarantine(tmp_path / "out").values()) == ["the id is there twice: x"] * 2
+    assert prepared.problems == {"the id occurs twice": 2}
+    assert sorted(quarantine(tmp_path / "out").values()) == ["the id occurs twice: x"] * 2
     # Without ids of their own, images go by their paths.
     again = listed(root, tmp_path / "out2", file=["a.png", "b.png", "a.png"])
     assert kept(again) == ["a.png", "b.png"]
@@ -401,6 +401,24 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not mark.exists()
     pickle.loads(evil)
     assert mark.exists()  # it would have
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "sentences"),
+    [
+        ("a", "a", ["1 class; training images of each: 1"]),
+        ("ab", "ab", ["2 classes; training images of each: 1"]),
+        ("abbc", "ab", ["3 classes; training images of each: 1 (a) to 2 (b)", "classes without a test image: 1 of 3"]),
+        ("aabb", "b", ["2 classes; training images of each: 2", "classes without a test image: 1 of 2"]),
+    ],
+)
+def test_counts_are_right_for_one_and_for_many(tmp_path: Path, train: str, test: str, sentences: list[str]) -> None:
+    labels = [*train, *test]
+    columns: Any = {"id": [str(i) for i in range(len(labels))], "file": ["x.npy"] * len(labels), "label": labels}
+    columns |= {"offset": [0] * len(labels), "time": [0.0] * len(labels)}
+    columns["split"] = ["train"] * len(train) + ["test"] * len(test)
+    index = open_manifest(write_manifest(tmp_path / "manifest.parquet", columns))
+    assert [sentence for sentence in remarks(index) if "class" in sentence] == sentences
 
 
 def test_rows_of_packs_are_checked_too(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def assign_steps(index: Index, recipe: Recipe, seed: int) -> Assignment:
 def _assign_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
     present = np.unique(index.label[(index.split == TRAIN) & (index.label >= 0)])
     if len(present) < recipe.time_steps:
+        advice = "use fewer time steps, or --recipe data"
         raise UserError(
-            f"--time-steps {recipe.time_steps}: the stream has only {plural(len(present), 'class')} to spread; "
-            "use fewer time steps, or --recipe data"
+            f"--time-steps {recipe.time_steps}: the stream has only {plural(len(present), 'class')}; {advice}"
         )
     order = numpy_generator(seed, "class-order").permutation(present)
     step_of_class = np.full(len(index.classes) + 1, NOWHERE, np.int16)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dietcl.errors import UserError, reason
 
-MOST = 2**53  # up to here, doubles tell whole numbers from each other
+MOST = 2**53  # up to this, doubles tell whole numbers from each other
 
 
 def whole_numbers(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
@@ -106,7 +106,7 @@ def parse_times(values: pa.Array, text: str) -> tuple[pa.Array, Faults]:
         except ValueError:
             found.append(None)
             for row in np.flatnonzero(pc.equal(distinct.indices, code)).tolist():
-                faults[row] = f"the time does not match --time-format ({value[:40]!r})"
+                faults[row] = f"the time is not in the given format ({value[:40]!r})"
     return pa.array(found, pa.float64()).take(distinct.indices), faults
 
 
@@ -117,7 +117,7 @@ def _moments(values: Any) -> Any:
         return values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    if pa.types.is_temporal(kind):  # an hour or a duration is no moment
+    if pa.types.is_temporal(kind):  # an hour or a duration is not a moment
         return pc.if_else(values.is_valid(), str(kind), pa.scalar(None, pa.string()))
     return values
 

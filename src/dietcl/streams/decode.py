@@ -78,6 +78,8 @@ def _decode_any(data: bytes, side: int) -> Pixels:
 
 def reduce_towards(image: Image.Image, side: int) -> Pixels:
     """Return an image's pixels, averaged fast in blocks down to twice `side`, for a smoother resizing later."""
+    if not min(image.size):
+        raise Unreadable("the image has no pixels ({} x {})".format(*image.size))
     factor = min(image.size) // max(1, 2 * side)
     return np.array(image.reduce(factor) if factor > 1 else image)
 

@@ -30,19 +30,20 @@ def to_pixels(image: ImageInput, side: int) -> Pixels:
         return decode(image, side)
     if isinstance(image, str | Path):
         return decode(_read(image), side)
-    if isinstance(image, Image.Image):
-        try:
+    try:
+        if isinstance(image, Image.Image):
             with _LOADING:
                 image.load()
             return reduce_towards(to_rgb(ImageOps.exif_transpose(image)), side)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise Unreadable(f"not a readable image ({reason(error)})") from None
-    if isinstance(image, torch.Tensor):
-        is_channels_first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
-        image = (image.permute(1, 2, 0) if is_channels_first else image).detach().cpu().numpy()
+        if isinstance(image, torch.Tensor):
+            is_channels_first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
+            image = image.float() if image.is_floating_point() else image  # numpy has no bfloat16
+            image = (image.permute(1, 2, 0) if is_channels_first else image).detach().cpu().numpy()
+    except (OSError, SyntaxError, ValueError, RuntimeError, TypeError) as error:  # broken; sparse, quantized and so on
+        raise Unreadable(f"not a readable image ({reason(error)})") from None
     if isinstance(image, np.ndarray):
         return _from_array(image, side)
-    raise Unreadable(f"a {type(image).__name__} is no image; give a path, a PIL image, an array or a tensor")
+    raise Unreadable(f"{type(image).__name__} is not an image; give a path, a PIL image, an array or a tensor")
 
 
 def _read(path: str | Path) -> bytes:
@@ -62,11 +63,13 @@ def _from_array(array: npt.NDArray[Any], side: int) -> Pixels:
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
-        raise Unreadable(f"an array of shape {array.shape} is no image; give [height, width, 3] or [height, width]")
+        raise Unreadable(f"an array of shape {array.shape} is not an image; give [height, width, 3] or [height, width]")
     if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
         if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
             raise Unreadable("an array of floats must hold values from 0 to 1; give 8-bit values as uint8")
         array = (array.astype(np.float64) * 255).round().astype(np.uint8)
+    elif array.dtype == np.uint16:
+        array = (array >> 8).astype(np.uint8)  # as in a PNG of 16 bits
     elif array.dtype != np.uint8:
-        raise Unreadable(f"an array of {array.dtype} is no image; give uint8, or floats from 0 to 1")
+        raise Unreadable(f"an array of {array.dtype} is not an image; give uint8, uint16, or floats from 0 to 1")
     return reduce_towards(Image.fromarray(np.broadcast_to(array[..., :3], (*array.shape[:2], 3))), side)

@@ -53,7 +53,7 @@ class ImageReader:
         square = pack.ndim in (3, 4) and pack.shape[1] == pack.shape[2] and pack.shape[3:] in ((), (3,))
         if pack.dtype != np.uint8 or not square:
             raise Unreadable(
-                f"the pack does not hold uint8 squares, [images, side, side(, 3)], but {pack.dtype} {pack.shape}"
+                f"the pack does not hold uint8 squares, [n, side, side(, 3)], but {pack.dtype} {pack.shape}"
             )
         self._packs[number] = pack
         return pack

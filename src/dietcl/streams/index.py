@@ -65,7 +65,7 @@ def open_manifest(path: Path) -> Index:
     try:
         source = path.open("rb")
     except OSError as error:
-        raise UserError(f"{path}: cannot be opened ({error.strerror}); give yourself the right to read it") from None
+        raise UserError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from None
     with source:
         # Taken from the open file: what is read below is what was stamped, even if the manifest is replaced meanwhile.
         status = os.fstat(source.fileno())

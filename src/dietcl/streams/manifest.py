@@ -56,7 +56,7 @@ def read_facts(path: Path) -> Facts:
     except (pa.ArrowException, OSError, ValueError, TypeError):
         return Facts()  # what is wrong with it is reported when it is opened
     if not isinstance(facts.root, str):
-        raise UserError(f"{path}: names {facts.root!r} as its root, which is no folder; prepare the data again")
+        raise UserError(f"{path}: names {facts.root!r} as its root, which is not a folder; prepare the data again")
     return facts
 
 
@@ -124,7 +124,7 @@ def conform(table: pa.Table, path: Path, first: int = 0) -> pa.Table:
             columns.append(pa.nulls(len(table), field.type))
             continue
         if found != 1:
-            fault = "is there twice" if found else "is missing"
+            fault = "occurs twice" if found else "is missing"
             raise UserError(f"{path}: column {field.name!r} {fault}; a manifest has {', '.join(SCHEMA.names)}")
         try:
             given = table[field.name]

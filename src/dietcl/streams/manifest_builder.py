@@ -137,13 +137,13 @@ class ManifestBuilder:
         names = [path.name for path in self._folder.iterdir()] if self.kept else [QUARANTINE] * has_problems
         for name in sorted(names, key=lambda name: name == MANIFEST):
             if name != QUARANTINE and (self.out / name).exists():
-                raise UserError(f"{self.out / name}: is there already and is not overwritten; choose another --out")
+                raise UserError(f"{self.out / name}: exists already and is not overwritten; choose another --out")
             (self._folder / name).replace(self.out / name)
         self._work.close()
         if not self.kept:
             if has_problems:
-                raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; mend them first")
-            raise UserError(f"{self.file_root.root}: no images were found; is the path right, and the --kind?")
+                raise UserError(f"{self.out / QUARANTINE}: every image has a problem, listed there; correct these")
+            raise UserError(f"{self.file_root.root}: no images were found; check the path and --kind")
         return self.out / MANIFEST
 
     def abandon(self) -> None:

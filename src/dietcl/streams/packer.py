@@ -43,7 +43,7 @@ class Packed:
 
 
 def pack(manifest: Path, out: Path, packing: Packing, progress: Progress = lambda done, total: None) -> Packed:
-    """Pack a manifest's images into the folder `out`; a packing that was cut off is continued."""
+    """Pack a manifest's images into the folder `out`; an interrupted packing is continued."""
     if (out / MANIFEST).exists():
         raise UserError(f"{out}: holds a manifest already; choose another --out, or remove it first")
     index = open_manifest(manifest)

@@ -17,6 +17,7 @@ from dietcl.streams.times import suggest_cut
 Mask = npt.NDArray[np.bool_]
 Problem = Callable[[str, int | None, str], None]  # file, row, sentence
 TRAIN, TEST = SPLITS
+_IMAGES_PER_STEP = 20  # at least, where time steps are cut at random
 _RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -68,6 +69,8 @@ class RowLog:
         sizes = np.sort(known[known > 0]).tolist()
         if facts.recipe == "class" and len(sizes) < facts.time_steps:
             facts = replace(facts, time_steps=len(sizes)) if len(sizes) > 1 else replace(facts, recipe="data")
+        if facts.recipe == "data":
+            facts = replace(facts, time_steps=max(1, min(facts.time_steps, int(train.sum()) // _IMAGES_PER_STEP)))
         if not sizes:
             return facts
         if (labels < 0).any():  # the data is sparse by itself, so all known labels are revealed
@@ -97,7 +100,7 @@ class RowLog:
                         part = int(np.searchsorted(starts, done + i, side="right")) - 1
                         listed_in, rows = self._origins[part]
                         row = None if rows is None else int(rows[done + i - starts[part]])
-                        problem(listed_in or table["file"][i].as_py(), row, f"the id is there twice: {name}")
+                        problem(listed_in or table["file"][i].as_py(), row, f"the id occurs twice: {name}")
                 split = pc.if_else(pa.array(drawn[done : done + len(table)]), TEST, table["split"])
                 table = table.set_column(table.schema.get_field_index("split"), "split", split)
                 done += len(table)

@@ -54,8 +54,7 @@ def statistics(stream: Stream, index: Index, label_rate: float | None = None) ->
     in_tests = np.unique(index.label[(index.split != TRAIN) & (index.label >= 0)])
     present = of_class[of_class > 0]
     sizes = present if len(present) else np.zeros(1, np.int64)
-    labeled = [len(step.labeled) for step in stream.steps]
-    unlabeled = [len(step.unlabeled) for step in stream.steps]
+    labeled, unlabeled = ([len(getattr(step, name)) for step in stream.steps] for name in ("labeled", "unlabeled"))
     test = [len(found.rows) for found in stream.tests]
     return Statistics(
         time_steps=len(stream.steps),
@@ -119,7 +118,7 @@ PAPER: Mapping[str, tuple[Published, ...]] = {
         Published("classes", "9,459", 9_459, 9_459),
         Published("classes per split", "473", 472.5, 473.5),
         Published(
-            "images", "9,822,675", 9_822_675, 9_822_675, "training images: 11,060,223 less 991 classes of about 1,250"
+            "images", "9,822,675", 9_822_675, 9_822_675, "for training: 11,060,223 less 991 classes of some 1,250"
         ),
         Published(_RATE, "1 %", 0.01, 0.01),
         Published(_LABELED, "5k", 4_500, 5_500, "the released code rounds down in each class, this one to nearest"),
@@ -148,9 +147,7 @@ PAPER: Mapping[str, tuple[Published, ...]] = {
         Published("classes", "10,788", 10_788, 10_788),
         Published("images", "581,100", 581_100, 581_100, "the paper does not say whether test images are included"),
         Published(_RATE, "5 %", 0.05, 0.05),
-        Published(
-            _LABELED, "0.6k", 550, 650, "5 % of 30k is 1.5k, not 0.6k; rounding per class drops some", (650, 1_550)
-        ),
+        Published(_LABELED, "0.6k", 550, 650, "5 % of 30k is 1.5k, not 0.6k; classes are rounded", (650, 1_550)),
         Published(_UNLABELED, "30k", 25_000, 35_000),
         Published(_TEST, "3k", 2_500, 3_500),
     ),

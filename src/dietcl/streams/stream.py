@@ -138,18 +138,19 @@ def remarks(stream: Stream, index: Index) -> list[str]:
     warnings = []
     revealed = sum(len(step.labeled) for step in stream.steps)
     if hidden := sum(int((index.label[stream.index_row[step.unlabeled]] >= 0).sum()) for step in stream.steps):
-        why = "--label-rate hides the others, and --recipe time those of images without a time"
-        warnings.append(f"{revealed:,} of {revealed + hidden:,} labels revealed ({why})")
+        why = "the label rate hides the others, and recipe time those of images without a time"
+        warnings.append(f"labels revealed: {revealed:,} of {revealed + hidden:,} ({why})")
     if empty := sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps):
-        advice = "too many images share a time, or there are too few; use fewer time steps, or --recipe data"
-        warnings.append(f"{empty} of {len(stream.steps)} time steps have no image: {advice}")
+        advice = "use fewer time steps"
+        if stream.times:
+            advice = f"too many images share a time, or there are too few; {advice}, or recipe data"
+        warnings.append(f"time steps without images: {empty:,} of {len(stream.steps):,}; {advice}")
     truths = np.concatenate([test.labels for test in stream.tests])
     if not len(truths):
         warnings.append("no test image has a label, so no accuracy will be measured")
     elif unknown := int((truths < 0).sum()):
-        warnings.append(
-            f"{unknown} of {len(truths)} test images have a class that is never revealed; they count as wrong"
-        )
+        which = "test images of classes that are never revealed, which count as wrong"
+        warnings.append(f"{which}: {unknown:,} of {len(truths):,}")
     return warnings
 
 

@@ -28,7 +28,7 @@ def cut_edges(times: Times, cut: Cut, time_steps: int) -> Times:
         return np.asarray(edges[edges > times.min()])
     starts = _unit_starts(times, cut)
     if len(starts) != time_steps:
-        raise UserError(f"--time-steps {time_steps}: --cut {cut} makes {len(starts):,} time steps; leave one out")
+        raise UserError(f"--time-steps {time_steps}: --cut {cut} makes {len(starts):,}; leave one out")
     return starts[1:]
 
 

@@ -108,7 +108,7 @@ def remarks(index: Index) -> list[str]:
         each = f"{count[most]:,}"
         if count[least] < count[most]:
             each = f"{count[least]:,} ({index.classes[least]}) to {count[most]:,} ({index.classes[most]})"
-        sentences.append(f"{plural(len(index.classes), 'class')} with {each} training images each")
+        sentences.append(f"{plural(len(index.classes), 'class')}; training images of each: {each}")
     else:
         sentences.append("no image has a label; none can be revealed, and no accuracy will be measured")
     if not train.any():
@@ -121,7 +121,7 @@ def remarks(index: Index) -> list[str]:
         if warning := few_tests_warning(int((test_labels >= 0).sum())):
             sentences.append(warning)
         if untested := len(np.setdiff1d(labels[labels >= 0], test_labels)):
-            sentences.append(f"{untested:,} of {len(index.classes):,} classes have no test image")
+            sentences.append(f"classes without a test image: {untested:,} of {len(index.classes):,}")
     if np.isnan(index.time).all():
-        sentences.append("no image has a time; --recipe time cannot be used")
+        sentences.append("no image has a time; recipe time cannot be used")
     return sentences

@@ -18,7 +18,7 @@ from dietcl.rng import numpy_generator
 from dietcl.streams.index import open_manifest
 from dietcl.streams.verify import Problem, find_problems, remarks
 
-DESCRIPTION = """Read and decode every image of a manifest; list those that cannot be, and say what the manifest lacks.
+DESCRIPTION = """Read and decode every image of a manifest; list the unreadable ones and what the manifest lacks.
 
 Examples:
   dietcl data check data/photos/manifest.parquet
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         rows = np.sort(numpy_generator(0, index.hash, "check").choice(len(rows), options.sample, replace=False))
     with progress_bar("decoding", "images", len(rows)) as update:
         problems = list(find_problems(index, rows, options.jobs or cores(), update))
-    print(f"{options.manifest}: {len(rows):,} of {len(index):,} images looked at, {len(problems):,} cannot be read")
+    print(f"{options.manifest}: images read: {len(rows):,} of {len(index):,}, unreadable: {len(problems):,}")
     for kind, count in Counter(problem.kind for problem in problems).most_common():
         print(f"  {count:,}  {kind}")
     for remark in remarks(index):

@@ -21,8 +21,8 @@ Examples:
   dietcl data pack photos/manifest.parquet --side 32 --out photos-32
   dietcl data pack photos/manifest.parquet --side 256 --format webp --quality 85 --out photos-256
 
-Small images become one array of raw squares, larger ones JPEGs in tar files that any tool can read. A packing that
-was cut off goes on where it stopped. Images that cannot be read are left out and listed in quarantine.csv."""
+Small images become one array of raw squares, larger ones JPEGs in tar files that any tool can read. An
+interrupted packing continues where it stopped. Images that cannot be read are left out and listed in quarantine.csv."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> int:
             if path.is_file():
                 path.unlink()
     if (out / ".packing").is_dir():
-        notify(f"{out}: going on where an earlier packing stopped")
+        notify(f"{out}: continuing an earlier packing")
     try:
         with progress_bar("packing", "images") as update:
             packed = pack(options.manifest, out, options.packing, update)
     except KeyboardInterrupt:
-        notify(f"stopped; the same command goes on in {out}")
+        notify(f"stopped; the same command continues in {out}")
         raise SystemExit(130) from None
     if options.json:
         print(json.dumps({**asdict(packed), "manifest": str(packed.manifest)}))

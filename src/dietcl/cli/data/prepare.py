@@ -103,7 +103,7 @@ def _file_errors(path: str) -> Iterator[None]:
             path = str(error.filename)
         elif not is_remote(path) and not isinstance(error, OSError):
             raise
-        remote, local = "is the address right, and may you read it?", "make room there, or give yourself the right"
+        remote, local = "check the address and the permissions", "check the free space and the permissions"
         advice = remote if is_remote(path) else local
         raise UserError(f"{path}: cannot be reached ({reason(error)}); {advice}") from None
 
@@ -154,7 +154,7 @@ def _facts(reader: Reader, prepared: Prepared) -> dict[str, Any]:
         "problems": dict(sorted(prepared.problems.items(), key=lambda entry: -entry[1])),
         "quarantine": str(prepared.manifest.with_name(QUARANTINE)),
         "hash": index.hash,
-        "says": asdict(read_facts(prepared.manifest)),
+        "defaults": asdict(read_facts(prepared.manifest)),
     }
 
 
@@ -167,7 +167,7 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_row("classes", f"{facts['classes']:,}{_without('label', images - facts['labeled'])}")
     span = f"{format_spans([times])[0]}{_without('time', images - facts['timed'])}" if times else "none"
     table.add_row("time", span)
-    table.add_row("stream", _cut(facts["says"]))
+    table.add_row("stream", _cut(facts["defaults"]))
     left_out = sum(facts["problems"].values())
     table.add_row("left out", f"{left_out:,}" if left_out else "nothing")
     for problem, count in facts["problems"].items():

@@ -23,8 +23,8 @@ Examples:
   dietcl data stats in10k/manifest.parquet --check auto
   dietcl data stats cglm/manifest.parquet --label-rate 0.02 --seed 1 --json
 
-STREAM is a manifest (.parquet), a pack (.zip) or a built-in stream. A manifest is cut as it says itself unless options
-say otherwise. With --check the exit code is 1 if anything differs from what was published."""
+STREAM is a manifest (.parquet), a pack (.zip) or a built-in stream. A manifest uses its own
+defaults unless overridden. With --check the exit code is 1 if anything differs from what was published."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ def prepare(
     try:
         reader.read(name, rows)
         if rows.problems and not allow_problems:
-            raise UserError(f"{path}: {next(iter(rows.problems))}; `dietcl data prepare` goes on without it")
+            raise UserError(f"{path}: {next(iter(rows.problems))}; `dietcl data prepare` leaves it out")
         return Prepared(rows.close(), rows.kept, dict(rows.problems))
     except BaseException:
         rows.abandon()

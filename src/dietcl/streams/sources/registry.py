@@ -1,6 +1,7 @@
 """The readers of `dietcl data prepare`, and which of them fits some data."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -43,11 +44,24 @@ def recognize(file_root: FileRoot, name: str) -> type[Reader]:
 
 def prepare_in_cache(path: Path, reader: Reader | None = None, progress: Progress | None = None) -> Path:
     """Return the manifest of a folder or file of images, prepared in the cache folder; again if any file changed."""
-    root = path.resolve()
-    listing = hashlib.blake2b(digest_size=16)
-    for file in sorted(file for file in root.rglob("*") if file.is_file()) if root.is_dir() else [root]:
-        facts = file.stat()
-        listing.update(f"{file}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
-    chosen = reader or recognize(*locate(str(root)))()
-    identity = {"files": listing.hexdigest(), "reader": repr(chosen)}
-    return prepare_pack(default_cache(), root.stem, identity, partial(prepare, chosen, str(root), progress=progress))
+    root, chosen = path.resolve(), reader
+    try:
+        place = locate(str(root))
+        chosen = chosen or recognize(*place)()
+        listing = hashlib.blake2b(digest_size=16)
+        for file in sorted(file for file in root.rglob("*") if file.is_file()) if root.is_dir() else [root]:
+            facts = file.stat()
+            listing.update(f"{file}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        identity = {"files": listing.hexdigest(), "reader": repr(chosen)}
+        fill = partial(prepare, chosen, str(root), progress=progress)
+        return prepare_pack(default_cache(), root.stem, identity, fill)
+    except UserError as error:
+        raise UserError(f"{error}{_in_python(str(error), chosen)}") from None
+
+
+def _in_python(sentence: str, reader: Reader | None) -> str:
+    """Return how the options that a sentence advises are given without the command line."""
+    found = dict.fromkeys(name.replace("-", "_") for name in re.findall(r"(?<!\S)--([a-z-]+)", sentence))
+    arguments = ["KIND" if reader is None or "kind" in found else repr(reader.name)]
+    arguments += [f"{name}=..." for name in found if hasattr(reader, name)]
+    return f" (in Python: dietcl.prepare(path, dietcl.reader({', '.join(arguments)})))" if found else ""

@@ -44,7 +44,7 @@ class Cglm(Reader):
         for file, split in TABLES.items():
             for row, label, paths, time in columns(_lines(file, rows)):
                 if folder is None:
-                    folder = find_images(rows.file_root, folders, paths, "say where the paths begin with --images")
+                    folder = find_images(rows.file_root, folders, paths, "give the folder of the images as --images")
                 files = [inside(folder, path) for path in paths]
                 rows.refer(files, label=label, time=time, split=split, row=row, listed_in=file)
 

@@ -67,7 +67,7 @@ def _read_file(file: str, split: str, classes: list[str], head: int, position: i
             label = block[:, position]
             good = label < len(classes)
             for row in np.flatnonzero(~good).tolist():
-                rows.problem(file, first + row, f"the label is none of the {len(classes)} classes: {label[row]}")
+                rows.problem(file, first + row, f"the label is not one of the {len(classes)} classes: {label[row]}")
             if good.any():
                 images = block[good, head:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
                 rows.pixels(images, label=np.array(classes)[label[good]], split=split, listed_in=file)

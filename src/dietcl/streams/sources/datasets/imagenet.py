@@ -114,7 +114,7 @@ class ImageNet2k(Reader):
             yield from ((paths[i], name, "test") for i in order[:TEST_PER_CLASS])
             yield from ((paths[i], name, "train") for i in order[TEST_PER_CLASS + VALIDATION_PER_CLASS :])
         if taken < self.classes:
-            fault = f"{taken} classes beyond ImageNet-1k have at least {self.at_least} images, not {self.classes}"
+            fault = f"classes beyond ImageNet-1k with at least {self.at_least} images: {taken} of {self.classes}"
             raise UserError(f"{rows.file_root.root}: {fault}; give ImageNet-21K, or other --classes and --at-least")
 
 
@@ -136,7 +136,7 @@ def _order(file_root: FileRoot) -> str | None:
 
 
 def _classes(top: str, rows: ManifestBuilder) -> Iterator[str]:
-    """Yield the names of the class folders that ImageNet-1k lacks and that are no links to outside the root."""
+    """Yield the names of the class folders that ImageNet-1k lacks and that are not links to outside the root."""
     for name in rows.file_root.folders(top):
         path = inside(top, name)
         if not _CLASS.fullmatch(name):

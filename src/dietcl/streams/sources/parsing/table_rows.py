@@ -66,7 +66,7 @@ def columns_of(reader: Any, roles: Sequence[str], there: Sequence[str], path: st
         column = getattr(reader, role)
         count = there.count(column)
         if count > 1 or (not count and (role == roles[0] or column != usual[role])):
-            fault = "is there twice" if count else "is missing"
+            fault = "occurs twice" if count else "is missing"
             known = ", ".join(map(repr, there[:20])) or "none"
             raise UserError(f"{path}: column {column!r} {fault}; its columns are {known}: choose one with --{role}")
         if count:

@@ -76,9 +76,7 @@ class HuggingFace(GeneralReader):
         columns = columns_of(self, ROLES, schema.names, path)
         field = schema.field(columns["image"])
         if not _is_image(field):
-            raise UserError(
-                f"{path}: column {field.name!r} holds {field.type}; --image needs a column of encoded images"
-            )
+            raise UserError(f"{path}: column {field.name!r} holds {field.type}; --image needs encoded images")
         return columns
 
 
@@ -111,7 +109,7 @@ def _named(numbers: pa.Array, classes: list[str]) -> tuple[npt.NDArray[np.bool_]
 
 
 def _is_data(file: str) -> bool:
-    """Tell whether a file may hold images; a manifest, or what a tool hides for itself, does not."""
+    """Tell whether a file may hold images; a manifest, or a hidden file of a tool, does not."""
     parts = file.split("/")
     is_hidden = any(part.startswith(".") for part in parts)
     return file.lower().endswith(".parquet") and not is_hidden and not parts[-1].startswith("manifest.")

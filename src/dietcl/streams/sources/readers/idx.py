@@ -52,7 +52,7 @@ class Idx(Reader):
             images_in, (count, height, width) = _read_header(images_file, path, 3)
             labels_in, (labels_count,) = _read_header(labels_file, file_root.path(beside), 1)
             if count != labels_count:
-                raise UserError(f"{path}: {count} images, and {labels_count} labels in {beside}; get both again")
+                raise UserError(f"{path}: images: {count}, labels in {beside}: {labels_count}; get both again")
             if height != width or not 0 < height * width <= MOST_PIXELS:
                 raise UserError(f"{path}: images are {height} x {width}; they must be squares, so pad or crop")
             images, labels, done = Records(images_in, height * width), Records(labels_in, 1), 0
@@ -66,12 +66,12 @@ class Idx(Reader):
                 done += complete
                 if complete < part:
                     short, why = (beside, labels.fault) if len(label) < len(block) else (file, images.fault)
-                    why = why or "the file ends here"
-                    rows.problem(short, done, f"shorter than its header says: {done} of {count}; {why}")
+                    why = why or "unexpected end of file"
+                    rows.problem(short, done, f"shorter than its header states: {done} of {count}; {why}")
                     return
             for name, records in ((file, images), (beside, labels)):
                 if fault := "more data" if len(records.take(1)) else records.fault:
-                    rows.problem(name, count, f"something is wrong after the last record: {fault}")
+                    rows.problem(name, count, f"unexpected data after the last record: {fault}")
 
 
 def _sets(file_root: FileRoot) -> dict[str, dict[str, str]]:

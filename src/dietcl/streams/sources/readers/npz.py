@@ -48,7 +48,7 @@ class _Array:
         self.records = Records(stream, self.size)
 
     def take(self, count: int) -> Values:
-        """Return the next rows; there are fewer only where the file is cut off."""
+        """Return the next rows; there are fewer only where the file is truncated."""
         found = self.records.take(count)
         return found.reshape(-1).view(self.dtype).reshape(len(found), *self.shape)
 
@@ -100,8 +100,8 @@ class Arrays(GeneralReader):
                     rows.pixels(images, **known, split=split, listed_in=name)
                 done += count
                 if count < part:
-                    cut_off = f"array {arrays[short].name!r} is cut off: {done} of {rows.total} rows"
-                    rows.problem(name, done, f"{cut_off}; {arrays[short].records.fault or 'the file ends here'}")
+                    cut_off = f"array {arrays[short].name!r} is truncated (rows: {done} of {rows.total})"
+                    rows.problem(name, done, f"{cut_off}; {arrays[short].records.fault or 'unexpected end of file'}")
                     return
 
     def _known(self, values: Values) -> pa.Array:
@@ -120,7 +120,7 @@ class Arrays(GeneralReader):
         words = values.tolist()
         for row, word in enumerate(words, start=first):
             if word not in SPLITS:
-                raise UserError(f"{where} says {str(word)[:40]!r} in row {row}; use train and test, or give --test")
+                raise UserError(f"{where} has {str(word)[:40]!r} in row {row}; use train and test, or give --test")
         return [SPLITS[word] for word in words]
 
 
@@ -135,12 +135,10 @@ def _check(arrays: dict[str, _Array]) -> int:
         raise UserError(f"{where} holds {shape}; images are squares, gray or RGB: reshape, pad or crop")
     for array in arrays.values():
         if array is not images and (array.dtype.kind not in "biufSUM" or array.shape not in ((), (1,))):
-            raise UserError(
-                f"{array.where} holds {array.dtype} {array.shape}; give one number, date or string an image"
-            )
+            raise UserError(f"{array.where} holds {array.dtype} {array.shape}; give one value for each image")
         if array.count != images.count:
-            counts = f"has {images.count} rows, and {array.name!r} has {array.count}"
-            raise UserError(f"{where} {counts}; give arrays of the same images")
+            rows = f"differ in their rows ({images.count} and {array.count})"
+            raise UserError(f"{where} and {array.name!r} {rows}; give arrays of the same images")
     return images.count
 
 

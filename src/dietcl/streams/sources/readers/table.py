@@ -34,9 +34,9 @@ class Table(GeneralReader):
     label: str = "label"
     """Column of the classes; empty: unknown."""
     time: str = "time"
-    """Column of the times: numbers, ISO dates, or as --time-format says."""
+    """Column of the times: numbers, ISO dates, or in the format of --time-format."""
     split: str = "split"
-    """Column that says train or test (or val, valid, validation)."""
+    """Column of train or test (or val, valid, validation)."""
     id: str = "id"
     """Column of unique names (the paths by default)."""
     root: str = ""
@@ -123,7 +123,7 @@ class Table(GeneralReader):
         rows.refer(file, label=label, time=time, split=split, id=ids, row=row, listed_in=name)
 
     def _require_images(self, file: pa.Array, rows: ManifestBuilder) -> None:
-        """Refuse a table of whose images none exists: most likely its paths start from another folder."""
+        """Refuse a table if none of its images exists: most likely its paths start from another folder."""
         file = rows.relative(file)
         if pc.all(outside(file)).as_py():
             advice = "give the folder of the images as --root, or accept paths to anywhere with --allow-absolute"

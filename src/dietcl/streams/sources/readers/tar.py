@@ -28,7 +28,7 @@ _AT_ONCE = 2**16  # samples
 _LOOKED_AT = 1000  # files
 _PICKLES = frozenset([".pyd", ".pkl", ".pickle", ".pth", ".pt"])
 _PACKED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
-_REFUSED = "compressed, so that no image in it can be read by itself; decompress it first"
+_REFUSED = "compressed, so that single images cannot be read; decompress it first"
 _MOST_BYTES = 2**20  # of a label file, or of the headers before a member: long names, attributes, sparse maps
 
 Problem = Callable[[int, str], None]  # takes the number of a member and what is wrong with it
@@ -132,7 +132,7 @@ def _sample(
             if not member.size:
                 raise _BadSample(number, f"the file is empty: {member.name}")
             if image is not None:
-                problem(number, f"another image has the same name up to its first dot: {member.name}")
+                problem(number, f"another image has the same name before its first dot: {member.name}")
             image = image or (number, member)
         elif suffix == ".cls":
             text = _text(number, member, stream).strip()
@@ -143,7 +143,7 @@ def _sample(
         elif suffix in _PICKLES:
             problem(number, f"a pickle may run code and is not opened: {member.name}")
     if image is None:
-        raise _BadSample(number, f"no image has this name up to its first dot: {member.name}")
+        raise _BadSample(number, f"no image has this name before its first dot: {member.name}")
     number, member = image
     name = f"{shard}/{key}" if facts.get("id") in (None, "") else str(facts["id"])
     label = facts.get("label") if label in (None, "") else label
@@ -152,7 +152,7 @@ def _sample(
 
 def _text(number: int, member: tarfile.TarInfo, stream: BinaryIO) -> str:
     if member.size > _MOST_BYTES:
-        raise _BadSample(number, f"more than {_MOST_BYTES:,} bytes are no label: {member.name}")
+        raise _BadSample(number, f"the label has more than {_MOST_BYTES:,} bytes: {member.name}")
     stream.seek(member.offset_data)
     try:
         return stream.read(member.size).decode("utf-8-sig")
@@ -199,7 +199,7 @@ class _Metered:
 
 
 def _members(stream: BinaryIO, problem: Problem) -> Iterator[Member]:
-    """Yield each regular file up to the end, or to where the archive is cut off or broken; the rest are problems."""
+    """Yield each regular file up to the end, or to where the archive is truncated or broken; the rest are problems."""
     size = stream.seek(0, 2)
     stream.seek(0)
     number = 0
@@ -213,7 +213,7 @@ def _members(stream: BinaryIO, problem: Problem) -> Iterator[Member]:
                     raise tarfile.ReadError("a size below zero")
                 is_regular = member.isfile() and not member.issparse()
                 if is_regular and member.offset_data + member.size > size:
-                    problem(number, f"the archive is cut off here: {member.name}")
+                    problem(number, f"the archive is truncated (at member {number}): {member.name}")
                     return
                 if is_hostile(member.name):
                     problem(number, f"the name leads outside the folder: {member.name}")
@@ -225,6 +225,8 @@ def _members(stream: BinaryIO, problem: Problem) -> Iterator[Member]:
                 number += 1
             stream.seek(tar.offset)
             if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                problem(number, "the archive is cut off or broken here, where its end or a header should be")
+                problem(
+                    number, f"the archive is truncated or broken (at member {number}: neither a header nor the end)"
+                )
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
-        problem(number, f"the archive cannot be read from here on ({reason(error)})")
+        problem(number, f"the archive is unreadable (at member {number}: {reason(error)})")

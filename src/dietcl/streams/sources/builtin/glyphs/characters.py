@@ -33,7 +33,7 @@ class Characters:
 
     glyphs: dict[str, int]
     upstream: dict[str, int]
-    merged: dict[str, str]  # a character that is no class because it looks like one -> that class
+    merged: dict[str, str]  # a character that is not a class because it looks like one -> that class
 
 
 def characters(cache: Path) -> Characters:
