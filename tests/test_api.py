@@ -1,9 +1,11 @@
 """The public interface: what `import dietcl` offers, from a folder of images to the predictions of a run."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -11,9 +13,8 @@ import torch
 from PIL import Image
 
 import dietcl
+from dietcl.api import TimeStepInfo
 from dietcl.methods import METHODS
-from dietcl.methods.base import Phase, Term
-from dietcl.streams.options import Mix
 from helpers.photos import photo
 from helpers.runs import interrupt, outcome
 from test_model import SMALL, STREAM
@@ -89,6 +90,132 @@ def test_a_wrong_option_gets_the_nearest_name(blobs, tmp_path, options, sentence
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "option", "value", "advice"),
+    [
+        ("er", "precision", "fp8", "give auto, float32 or bfloat16"),
+        ("er", "threads", "two", "give at least 1"),
+        ("er", "fresh", 1, "give True or False"),
+        ("er", "sampling", "unifrom", "give uniform or balanced"),
+        ("linear_probe", "head", "rigde", "give ridge or sgd"),
+        ("dietcl", "reconstruct", "labelled", "give unlabeled or labeled"),
+        ("dietcl", "threshold", 400, "give a string"),
+        ("dietcl", "alpha", True, "give a weight from 0"),
+        ("er", "accounting", "flosp", "give images or flops"),
+        ("er", "seed", "a", "give a whole number"),
+        ("er", "seed", 1.5, "give a whole number"),
+        ("er", "first_time_steps", "2", "give at least 1"),
+        ("er", "at_least_one", "false", "give True or False"),
+        ("er", "recipe", "tmie", "give class, time or data"),
+        ("er", "recipe", ["class"], "give class, time or data"),
+        ("er", "cut", "hour", "give count, duration, day, week, month, value or auto"),
+        ("er", "time_steps", "many", "give from 1 to 5000"),
+        ("er", "label_rate", "half", "give a share from 0 to 1"),
+        ("er", "flip", "no", "give True or False"),
+        ("er", "test_images", "all", "give at least 1"),
+        ("er", "curves", None, "give a whole number from 0"),
+        ("er", "batch", 12.0, "give a whole number"),
+        ("er", "encoder", 5, "give a string"),
+        ("er", "preset", 5, "give a string"),
+        (5, "method", 5, "give a string"),
+        ("er", "lr", np.ones(2), "give a number above 0"),
+        ("er", "weights", 5, "give a string or None"),
+    ],
+)
+def test_a_value_of_a_wrong_type_or_an_unknown_choice_is_refused(blobs, tmp_path, method, option, value, advice):
+    sentence = f"--{option.replace('_', '-')} {value!r}: {advice}"
+    with pytest.raises(dietcl.UserError, match=re.escape(sentence)) as caught:
+        dietcl.train(blobs, **{"method": method, "out": tmp_path / "run", option: value})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_of_numpy_and_paths_are_plain_in_a_configuration(blobs):
+    numbers = dietcl.build_config(blobs, "er", seed=np.int64(3), lr=np.float32(0.5), weights=Path("a.pth"))
+    plain = dietcl.build_config(blobs, "er", seed=3, lr=0.5, weights="a.pth")
+    assert numbers.hash() == plain.hash()
+    assert numbers.resolved()["seed"] == 3
+
+
+def test_options_of_sources_and_readers_are_checked_too(blobs):
+    with pytest.raises(dietcl.UserError, match="foo: there is no such option; choose from"):
+        dietcl.reader("table", foo=1)
+    with pytest.raises(dietcl.UserError, match="clases: there is no such option; did you mean classes"):
+        dietcl.reader("glyphs", clases=1)
+    with pytest.raises(dietcl.UserError, match="--test-share 'half': give a number"):
+        dietcl.reader("folder", test_share="half")
+    with pytest.raises(dietcl.UserError, match="--classes 'few': give a whole number"):
+        dietcl.build_config("glyphs", source={"classes": "few"})
+    with pytest.raises(dietcl.UserError, match="has no such options"):
+        dietcl.build_config(blobs, source={"classes": 3})
+    with pytest.raises(dietcl.UserError, match="devise: there is no such option; did you mean device"):
+        dietcl.train_config(dietcl.build_config(blobs), devise="cpu")
+    assert dietcl.reader("glyphs", classes=7).classes == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"methods": []}, "name at least one"),
+        ({"methods": "re"}, "--method re: no such method"),
+        ({"methods": "er", "seeds": 0}, "--seeds 0: give at least 1"),
+        ({"methods": "er", "seeds": "two"}, "--seeds 'two': give at least 1"),
+        ({"methods": "er", "jobs": 0}, "--jobs 0: give at least 1"),
+        ({"methods": "er", "seed": 3}, "seed 3: a comparison takes seeds"),
+    ],
+)
+def test_a_comparison_of_nothing_is_refused(blobs, tmp_path, arguments, sentence):
+    with pytest.raises(dietcl.UserError, match=sentence):
+        dietcl.compare(blobs, out=tmp_path / "all", **arguments)
+
+
+def test_a_comparison_takes_the_name_of_one_method(blobs, tmp_path, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr("dietcl.api.runs_due", lambda runs, *rest: asked.extend(c.method for c, _ in runs) or [])
+    monkeypatch.setattr("dietcl.api.open_run", lambda folder: None)
+    monkeypatch.setattr("dietcl.api.by_accuracy", lambda runs: [])
+    dietcl.compare(blobs, "er", out=tmp_path / "all")
+    assert asked == ["er"]
+
+
+def test_what_cannot_be_downloaded_fails_before_the_stream_is_drawn_and_once(blobs, tmp_path, monkeypatch):
+    tried: list[str] = []
+
+    def fail(name):
+        tried.append(name)
+        raise dietcl.UserError("no connection; --weights random")
+
+    def draw(*arguments):
+        raise AssertionError("the stream was drawn")
+
+    monkeypatch.setattr("dietcl.models.timm_models.download_weights", fail)
+    monkeypatch.setattr("dietcl.run.stream_of", draw)
+    monkeypatch.setattr("dietcl.many_runs.stream_of", draw)
+    with pytest.raises(dietcl.UserError, match="--weights random"):
+        dietcl.train(blobs, "er", out=tmp_path / "run", encoder="test_vit", device="cpu")
+    assert tried == ["test_vit"]
+    with pytest.raises(dietcl.UserError, match="--weights random"):
+        dietcl.compare(blobs, ["er", "naive"], seeds=2, out=tmp_path / "all", encoder="test_vit")
+    assert tried == ["test_vit"] * 2
+    with pytest.raises(dietcl.UserError, match=r"nowhere\.pth is not a file"):
+        dietcl.train(blobs, "er", out=tmp_path / "run", weights="nowhere.pth", device="cpu")
+
+
+def test_the_package_is_typed():
+    assert (Path(dietcl.__file__).parent / "py.typed").is_file()
+    returned, taken = get_type_hints(dietcl.reader)["return"], get_type_hints(dietcl.prepare)["reader"]
+    for kind in ("table", "folder", "glyphs", "digits"):
+        assert isinstance(dietcl.reader(kind), get_args(returned))
+        assert isinstance(dietcl.reader(kind), get_args(taken))
+    assert Any not in get_args(get_type_hints(dietcl.RunConfig)["source"])
+
+
+def test_a_stream_of_one_counts_in_the_singular():
+    step = TimeStepInfo(1, 1, 0, 0, ("one",))
+    stream = dietcl.StreamInfo("tiny", {}, ("one",), (step,), "")
+    assert repr(stream) == "StreamInfo(tiny: 1 time step, 1 image, 1 label)"
+
+
 def test_an_option_of_a_run_is_no_option_of_a_stream(blobs):
     with pytest.raises(dietcl.UserError, match="device: is an option of a run"):
         dietcl.open_stream(blobs, device="cpu")
@@ -96,6 +223,7 @@ def test_an_option_of_a_run_is_no_option_of_a_stream(blobs):
 
 def test_a_run_tells_its_numbers_and_a_finished_one_is_returned_at_once(run, blobs):
     assert run.finished
+    assert repr(run) == f"Run({run.path}: er, seed 0, {run.accuracy:.1%} accuracy)"
     assert run.accuracy == run.counts["correct"][-1].sum() / run.counts["count"][-1].sum()
     assert sum(row.total for row in run.by_class()) == run.confusion().total == 24
     said: list[str] = []
@@ -113,7 +241,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(run, blobs, tmp_path):
         dietcl.load(tmp_path / "run")
     said: list[str] = []
     dietcl.train(blobs, "er", notify=said.append, **options)
-    assert any("going on" in sentence for sentence in said)
+    assert any("resuming" in sentence for sentence in said)
     assert outcome(tmp_path / "run")["weights"] == outcome(run.path)["weights"]
 
 
@@ -158,10 +286,17 @@ def test_a_broken_image_is_named_or_passed_by(run, tmp_path):
         model.predict([good, broken])
     with pytest.raises(dietcl.UserError, match="image 1: an array of int64 is not an image"):
         model.predict([good, good.astype(np.int64)])
+    for thing in (None, 5):
+        with pytest.raises(dietcl.UserError, match=f"{thing} is not an image; give a path, a PIL image, an array"):
+            model.predict(thing)
+        with pytest.raises(dietcl.UserError, match=r"image 0: a .* is no"):
+            model.predict([thing])
+    with pytest.raises(dietcl.UserError, match="--precision 'fp8': give auto, float32 or bfloat16"):
+        dietcl.load(run.path, precision="fp8")
     found = [answer for _, answer in model.iterate([good, broken, good], batch=2)]
     assert found[0] == found[2] == model.predict(good)[0]
     assert "not a readable image" in str(found[1])
-    with pytest.raises(dietcl.UserError, match="top 0"):
+    with pytest.raises(dietcl.UserError, match="--top 0: give at least 1"):
         model.predict(good, top=0)
 
 
@@ -173,11 +308,11 @@ def test_a_registered_method_trains_and_loads_where_it_is_registered(blobs, tmp_
         """Fine-tunes."""
 
         def next_phase(self, step, done, remaining):
-            return None if done else Phase(name="all", mix=Mix(labeled=1))
+            return None if done else dietcl.Phase(name="all", mix=dietcl.Mix(labeled=1))
 
         def losses(self, net, phase, batch):
             (logits,) = net.logits(batch.labeled)
-            yield Term("labeled", batch.labeled.cross_entropy(logits))
+            yield dietcl.Term("labeled", batch.labeled.cross_entropy(logits))
 
     try:
         run = dietcl.train(blobs, "fine_tune", out=tmp_path / "run", budget="2", **SMALL, **STREAM)

@@ -33,7 +33,7 @@ def names(folder: Path, start: str = "0") -> list[str]:
 def test_what_is_saved_is_loaded(tmp_path):
     store = Checkpoints(tmp_path, keep=2)
     assert store.load() == (None, [])
-    notes = {"position": {"t": 3, "limit": float("inf")}, "journal": 17}
+    notes = {"position": {"t": 3, "limit": float("inf")}, "event_log": 17}
     store.save(state(1), {"rows": torch.arange(5)}, notes)
     saved, damages = Checkpoints(tmp_path, keep=2).load()
     assert equal(saved.tensors, state(1))
@@ -117,7 +117,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path_factory, bit):
     store.save(state(4), {}, {"number": 4})
     (path,) = store._files()
     path.write_bytes(flip(path.read_bytes(), bit))
-    with pytest.raises(UserError, match="none of the checkpoints is whole"):
+    with pytest.raises(UserError, match="none of the checkpoints is intact"):
         store.load()
 
 
@@ -230,7 +230,7 @@ def test_a_hostile_file_is_refused_and_runs_nothing(tmp_path, kind):
     folder.mkdir()
     (folder / f"00000001-0-{sha256(data).hexdigest()[:32]}.safetensors").write_bytes(data)  # its checksum is right
     for _ in range(2):  # nothing is changed by looking
-        with pytest.raises(UserError, match="none of the checkpoints is whole"):
+        with pytest.raises(UserError, match="none of the checkpoints is intact"):
             Checkpoints(folder, keep=2).load()
     assert not target.exists()
 
@@ -238,7 +238,7 @@ def test_a_hostile_file_is_refused_and_runs_nothing(tmp_path, kind):
 def test_notes_nested_too_deeply_are_refused(tmp_path):
     data = save({"a": torch.zeros(1)}, {"notes": "[" * 100_000 + "]" * 100_000, "rare": "{}"})
     (tmp_path / f"00000001-0-{sha256(data).hexdigest()[:32]}.safetensors").write_bytes(data)
-    with pytest.raises(UserError, match="none of the checkpoints is whole"):
+    with pytest.raises(UserError, match="none of the checkpoints is intact"):
         Checkpoints(tmp_path, keep=2).load()
 
 
@@ -246,14 +246,14 @@ def test_notes_nested_too_deeply_are_refused(tmp_path):
 def test_a_checkpoint_names_no_file_outside(tmp_path, rare):
     data = save({"a": torch.zeros(1)}, {"notes": "{}", "rare": json.dumps({rare: ["a"]})})
     (tmp_path / f"00000001-0-{sha256(data).hexdigest()[:32]}.safetensors").write_bytes(data)
-    with pytest.raises(UserError, match="no part of a checkpoint"):
+    with pytest.raises(UserError, match="not a part of a checkpoint"):
         Checkpoints(tmp_path, keep=2).load()
 
 
 def test_a_header_that_promises_too_much_is_refused(tmp_path):
     data = struct.pack("<Q", 2**60) + b"{}"
     (tmp_path / f"00000001-0-{sha256(data).hexdigest()[:32]}.safetensors").write_bytes(data)
-    with pytest.raises(UserError, match="none of the checkpoints is whole"):
+    with pytest.raises(UserError, match="none of the checkpoints is intact"):
         Checkpoints(tmp_path, keep=2).load()
 
 

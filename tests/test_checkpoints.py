@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from dietcl import rng
 from dietcl.errors import UserError
 from dietcl.models import checkpoints, timm_models
-from dietcl.models.checkpoints import load_weights, save_weights, shipped
+from dietcl.models.checkpoints import load_weights, require_weights, save_weights, shipped
 from dietcl.models.network import Network, build_network
 from dietcl.models.presets import ModelConfig
 
@@ -258,6 +258,36 @@ def test_a_missing_file(tmp_path):
         load_weights(fresh(), "weights/mae.pth")
     with pytest.raises(UserError, match="did you mean vit_tiny_patch16_224"):
         load_weights(fresh(), "vit_tiny_patch16_2244")
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["model.safetensors", "config.json"], "model.safetensors"),
+        (["weights.safetensors"], "weights.safetensors"),
+        ([], "FILE"),
+    ],
+)
+def test_a_folder_is_refused_with_the_file_of_weights_in_it(tmp_path, files, named):
+    for name in files:
+        (tmp_path / name).touch()
+    for attempt in (lambda: load_weights(fresh(), tmp_path), lambda: require_weights(str(tmp_path))):
+        with pytest.raises(UserError, match=rf"is a folder: give a file of weights, such as .*/{named}$"):
+            attempt()
+
+
+def test_weights_in_the_cache_of_downloads_are_not_fetched_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(timm_models, "download_weights", asked.append)
+    require_weights("test_vit")
+    assert asked == ["test_vit"]
+    monkeypatch.setattr(timm_models, "try_to_load_from_cache", lambda place, file: f"{place}/{file}")
+    require_weights("test_vit")
+    require_weights(None)
+    require_weights("shipped")
+    assert asked == ["test_vit"]
+    with pytest.raises(UserError, match=r"knows no weights 'test_vit\.other'"):
+        require_weights("test_vit.other")
 
 
 class Malicious:

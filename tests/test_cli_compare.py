@@ -86,7 +86,7 @@ def test_a_run_that_fails_is_named_and_stops_no_other(compare, compared, tmp_pat
     assert result.code == 1
     assert "er, seed 0:" in result.err
     assert "er-seed0.failed.log" in result.err
-    assert "none of the checkpoints is whole" in (tmp_path / "er-seed0.failed.log").read_text()
+    assert "none of the checkpoints is intact" in (tmp_path / "er-seed0.failed.log").read_text()
     assert "naive" in result.out
     assert RunRecord.read(tmp_path / "naive-seed0").finished
     assert compare(tmp_path, "--methods", "er", "--fresh").code == 0

@@ -164,10 +164,10 @@ def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path, here):
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 75
-    assert "run: saved; the same command goes on from here" in " ".join(said.split())
+    assert "run: saved; run the same command to resume" in " ".join(said.split())
     again = here(*arguments)
     assert again.returncode == 0
-    assert "run: going on in time step 2, after update" in again.stderr
+    assert "run: resuming in time step 2, after update" in again.stderr
     assert (tmp_path / "run/finished").is_file()
 
 

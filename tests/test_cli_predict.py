@@ -96,7 +96,16 @@ def test_wrong_input_gets_one_sentence(finished, capsys, arguments, sentence):
 
 
 def test_nothing_but_broken_images_is_an_error(finished, capsys):
-    assert predict(capsys, finished / "run", finished / "new/broken.jpg")[0] == 2
+    code, _, err = predict(capsys, finished / "run", finished / "new/broken.jpg")
+    assert code == 2
+    assert err.startswith("1 of 1 image could not be read:")
+
+
+def test_an_empty_list_on_standard_input_is_named(finished, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    code, out, err = predict(capsys, finished / "run", "-")
+    assert (code, out) == (2, "")
+    assert "-: the list on standard input is empty" in err
 
 
 def test_evaluate_counts_what_the_run_counted(finished, blobs, capsys):

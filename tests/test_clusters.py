@@ -245,9 +245,12 @@ def test_a_preempted_run_goes_on_even_if_it_was_to_start_over(there, compare, di
         (["--on", "slurm", "--cluster", "qos=low,timeout_min=2h"], "timeout_min=2h: give a whole number above 0"),
         (["--on", "ray", "--cluster", "=3"], "'=3' is not NAME=VALUE"),
         (["--on", "ray", "--cluster", "num_gpus=-1"], "num_gpus=-1: give a number above 0"),
-        (["--on", "ray", "--cluster", "num_gpus=1.5"], "num_gpus=1.5: Ray gives out parts of one GPU, or whole ones"),
+        (
+            ["--on", "ray", "--cluster", "num_gpus=1.5"],
+            "num_gpus=1.5: Ray gives out parts of one GPU, or complete ones",
+        ),
         (["--on", "ray", "--cluster", "partition=gpu"], "choose from address, num_cpus, num_gpus"),
-        (["--on", "slurm"], "there is no sbatch here"),
+        (["--on", "slurm"], "sbatch not found"),
     ],
 )
 def test_wrong_input_gets_one_sentence(compare, tmp_path, monkeypatch, arguments, sentence):

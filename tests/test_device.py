@@ -64,7 +64,7 @@ def test_a_run_keeps_its_precision_and_goes_on_in_it(blobs, tmp_path):
     run(config, tmp_path / "whole", precision="bfloat16")
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "run", interrupt(2, 0.6), precision="bfloat16", checkpoint_every=1)
-    with pytest.raises(UserError, match=r"another precision \(bfloat16 there, float32 here\)"):
+    with pytest.raises(UserError, match=r"another precision \(bfloat16 in the folder, float32 requested\)"):
         run(config, tmp_path / "run")
     run(config, tmp_path / "run", precision="bfloat16")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
@@ -75,4 +75,4 @@ def test_the_command_line_takes_a_precision(blobs, tmp_path, capfd):
     assert main([*arguments, "--precision", "bfloat16"]) == 0
     assert json.loads((tmp_path / "run/config.json").read_text())["precision"] == "bfloat16"
     assert main(arguments) == 2
-    assert "precision (bfloat16 there, float32 here)" in capfd.readouterr().err
+    assert "precision (bfloat16 in the folder, float32 requested)" in capfd.readouterr().err

@@ -19,7 +19,7 @@ from dietcl.engine.distributed import World
 from dietcl.engine.gradients import Gradients
 from dietcl.errors import Lost, Stopped
 from dietcl.execution import Execution
-from dietcl.launch import places
+from dietcl.launch import ranks
 from dietcl.methods import every_method
 from dietcl.run import execute
 from helpers.distributed_runs import command_line, config_of, die_once, free_port, launch, together, watch
@@ -96,7 +96,7 @@ def test_a_run_goes_on_with_any_other_number_of_processes(blobs, tmp_path, alone
     task = {"method": "dualnet", "folder": str(tmp_path / name)}
     said = together(3, blobs, [{**task, "stop_after": "0.001s"}] * 5)
     assert all(words.count("stopped") == 5 for words in said)
-    assert "going on in time step 1, after update 4" in said[0]
+    assert "resuming in time step 1, after update 4" in said[0]
     with pytest.raises(Stopped):
         execute(config_of(blobs, task), tmp_path / name, Execution(device="cpu", stop_after="0.001s"))
     together(2, blobs, [task])
@@ -171,7 +171,7 @@ def test_torchrun_trains_to_the_same_end_and_tells_it_once(blobs, tmp_path):
     children = launch(2, command_line, *arguments, "--seed", "7", "--out", str(tmp_path / "two"))
     said = "".join(child.end(240) for child in children)
     assert all(child.process.exitcode for child in children)
-    assert said.count("two: holds a run with another seed (0 there, 7 here)") == 1
+    assert said.count("two: holds a run with another seed (0 in the folder, 7 requested)") == 1
     assert "Traceback" not in said
 
 
@@ -204,7 +204,7 @@ def test_no_process_waits_for_one_that_has_died(blobs, tmp_path, mode, code, wor
     finally:
         alive.process.kill()
     assert alive.process.exitcode == 1
-    assert "another one is gone" in said
+    assert "another one ended" in said
     assert "Traceback" not in said
 
 
@@ -229,13 +229,19 @@ def test_a_process_that_has_lost_another_says_so_in_a_sentence(monkeypatch):
         monkeypatch.setattr(f"torch.distributed.{name}", gone)
     here, sentence = (
         World(1, 2, 1, 2),
-        r"process 1: another one is gone \(connection closed\)",
+        r"process 1: another one ended \(connection closed\)",
     )
-    for talk in (here.exchange, here.share, here.first, lambda x: here.sum(torch.zeros(1)), lambda x: here.in_turn()):
+    for talk in (
+        here.exchange,
+        here.share,
+        here.first,
+        lambda x: here.sum(torch.zeros(1)),
+        lambda x: here.one_per_machine_first(),
+    ):
         with pytest.raises(Lost, match=sentence), talk(None) or nullcontext():
             pass
     monkeypatch.setattr("torch.distributed.barrier", broken)  # is this one's own fault, and tells it in full
-    with pytest.raises(RuntimeError, match="NCCL"), here.in_turn():
+    with pytest.raises(RuntimeError, match="NCCL"), here.one_per_machine_first():
         pass
 
 
@@ -245,7 +251,7 @@ def test_a_restart_after_a_death_goes_on_from_the_last_checkpoint(blobs, tmp_pat
     command = [*torchrun(2, "--max-restarts", "1"), "-m", "helpers.distributed_runs", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment())
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("run: going on in time step 2, after update") == 1
+    assert result.stderr.count("run: resuming in time step 2, after update") == 1
     assert outcome(tmp_path / "run") == single(undisturbed, tmp_path / "one")
 
 
@@ -268,7 +274,7 @@ def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_
         for each in machines:
             each.terminate()
     assert [each.returncode for each in machines] == [0, 0], said
-    assert said.count("run: going on in time step 2, after update") == 1  # on both machines it is a restart
+    assert said.count("run: resuming in time step 2, after update") == 1  # on both machines it is a restart
     assert outcome(tmp_path / "run") == single(undisturbed, tmp_path / "one")
 
 
@@ -283,7 +289,7 @@ def test_sigterm_to_torchrun_saves_the_run(blobs, tmp_path):
     time.sleep(1)
     job.send_signal(signal.SIGTERM)
     _, said = job.communicate(timeout=60)
-    assert "run: saved; the same command goes on from here" in said
+    assert "run: saved; run the same command to resume" in said
     assert job.returncode != 0  # which is torchrun's own
     assert list((tmp_path / "run/checkpoints").glob("0*"))
 
@@ -295,18 +301,18 @@ def test_places_are_found_in_the_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM_", "RANK", "LOCAL_", "WORLD_")):
             monkeypatch.delenv(name)
-    assert places() == (0, 1, 0, 1)
+    assert ranks() == (0, 1, 0, 1)
     # A batch script knows of tasks, but only srun starts them.
     for name, value in {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert places() == (0, 1, 0, 1)
+    assert ranks() == (0, 1, 0, 1)
     srun = {"STEP_NUM_TASKS": "8", "PROCID": "5", "LOCALID": "1", "STEP_TASKS_PER_NODE": "4(x2)"}
     for name, value in ((f"SLURM_{name}", value) for name, value in srun.items()):
         monkeypatch.setenv(name, value)
-    assert places() == (5, 8, 1, 4)
+    assert ranks() == (5, 8, 1, 4)
     for name, value in {"RANK": "2", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert places() == (2, 6, 2, 3)
+    assert ranks() == (2, 6, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_the_command_stops_and_goes_on_once_the_files_are_mended(capsys: Any, ma
         file.write_bytes(data)
     finished = dietcl(capsys, *command, "--out", out, "--json")
     assert finished.code == 0, finished.said
-    assert "going on after time step 1" in finished.said
+    assert "resuming after time step 1" in finished.said
     assert (out / "finished").is_file()
     mine, theirs = (json.loads(result.out.strip().splitlines()[-1]) for result in (finished, whole))
     assert mine["final_mean"] == theirs["final_mean"]

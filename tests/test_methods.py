@@ -296,7 +296,7 @@ def test_in_the_limit_dietcl_learns_what_balanced_replay_learns(blobs):
         ("ewc", {"decay": -0.1, "online": True}, "--decay -0.1: give a factor from 0 to 1"),
         ("ewc", {"decay": math.nan, "online": True}, "--decay nan: give a factor from 0 to 1"),
         ("ewc", {"decay": 0.5}, "--decay 0.5: only with --online"),
-        ("ewc", {"fisher": "exact"}, "--fisher exact: choose per_sample or batch_mean"),
+        ("ewc", {"fisher": "exact"}, "--fisher 'exact': give per_sample or batch_mean"),
         ("mas", {"strength": -1.0}, "--strength -1.0: give a weight from 0"),
         ("mas", {"strength": math.nan}, "--strength nan: give a weight from 0"),
         ("mas", {"strength": math.inf}, "--strength inf: give a weight from 0"),

@@ -202,14 +202,15 @@ def no_run(folder: Path) -> None:
     ("damage", "sentence"),
     [
         (lambda folder: (folder / "model.json").write_text("{"), "model.json: cannot be read"),
-        (lambda folder: (folder / "model.json").write_text("[]"), "model.json: is no JSON object"),
+        (lambda folder: (folder / "model.json").write_text("[]"), "model.json: is not a JSON object"),
         *((lambda folder, key=key: remove(folder, key), f"lacks {key}") for key in ("classes", "seed", "method")),
-        (lambda folder: edit(folder, format=2), "has format 2, and this version reads 1; update dietcl"),
+        (lambda folder: edit(folder, format=3), "has format 3, and this version reads 1 to 2; update dietcl"),
+        (lambda folder: edit(folder, preprocessing={"mean": [0.5], "std": [0.25]}), "do not fit this version"),
         (lambda folder: edit(folder, method="taught"), "no method taught; .* register_method"),
         (lambda folder: edit(folder, model={"encoder": "micro"}), "do not fit this version"),
         (lambda folder: edit(folder, classes=["one"]), "do not fit this version"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: is missing"),
-        (truncate, "model.safetensors: cannot be read .* not whole"),
+        (truncate, "model.safetensors: cannot be read .* is incomplete"),
         (drop_tensor, "model.safetensors: lacks head.weight"),
         (change_a_byte, "model.safetensors: is damaged"),
         (unfinished, "the run is not finished"),
@@ -222,6 +223,31 @@ def test_what_is_not_a_whole_model_says_what_is_missing(folder, damage, sentence
     with pytest.raises(dietcl.UserError, match=sentence) as caught:
         dietcl.load(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_standardizes_pixels_as_its_description_says(blobs, tmp_path, monkeypatch):
+    run, _ = train(blobs, tmp_path / "run", "naive", encoder="test_vit", image_size=32)
+    description = json.loads((run.path / "model.json").read_text())
+    stored = {name: description["preprocessing"][name] for name in ("mean", "std")}
+    assert stored == {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}  # of this encoder, not of the package
+    assert description["dietcl"] == dietcl.__version__ == "0.2.0"
+    pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before = dietcl.load(run.path, device="cpu").scores(pixels)
+    other = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    monkeypatch.setattr("dietcl.models.timm_models.pixel_statistics", lambda name: other)  # as another timm might say
+    assert torch.equal(dietcl.load(run.path, device="cpu").scores(pixels), before)
+    edit(run.path, preprocessing=description["preprocessing"] | {"mean": other[0], "std": other[1]})
+    of_other = dietcl.load(run.path, device="cpu").scores(pixels)
+    assert not torch.equal(of_other, before)
+    edit(run.path, format=1, preprocessing={"mean": 0.5, "std": 0.25})  # which left the statistics to timm
+    assert torch.equal(dietcl.load(run.path, device="cpu").scores(pixels), of_other)
+
+
+def test_counts_of_one_have_singular_nouns(folder):
+    model = dietcl.load(folder, device="cpu")
+    assert repr(model) == "Model(naive, micro at 16 px, 6 classes)"
+    model.classes = ("one",)
+    assert repr(model) == "Model(naive, micro at 16 px, 1 class)"
 
 
 def test_a_model_is_found_by_its_folder_or_either_file_and_nowhere_else(folder):

@@ -213,7 +213,7 @@ def test_a_signal_in_a_search_leaves_its_trials(blobs, tmp_path):
         if t == 0 and fraction > 0.2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped, match="the same command goes on"):
+    with pytest.raises(Stopped, match="run the same command to resume"):
         execute(config, folder, Execution(device="cpu"), progress=interrupt)
     assert list(json.loads((folder / "search.json").read_text())["trials"]) == ["1, fold 0"]
     execute(config, folder, Execution(device="cpu"))

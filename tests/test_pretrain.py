@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(blobs, tmp_
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     for path in (tmp_path / "out/checkpoints").glob("0*"):
         path.write_bytes(b"torn")
-    with pytest.raises(UserError, match="none of the checkpoints is whole"):
+    with pytest.raises(UserError, match="none of the checkpoints is intact"):
         run(blobs, tmp_path / "out")
 
 

@@ -1,5 +1,6 @@
 """A run that was stopped anywhere goes on to the same end, bit for bit."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save
 
 import dietcl.run
 import dietcl.run_folder
@@ -43,16 +46,41 @@ def test_a_run_that_goes_on_with_other_threads_says_so(config, tmp_path):
     path, said = tmp_path / "run/environment.json", []
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 7}))
     run(config, tmp_path / "run", notify=said.append)
-    assert f"{tmp_path / 'run'}: was begun with threads 7, so it rounds differently from here on" in said
+    assert f"{tmp_path / 'run'}: was begun with threads 7, so results will differ in rounding" in said
 
 
-def test_a_run_without_its_checkpoints_says_that_it_begins_anew(config, uninterrupted, tmp_path):
+def test_a_run_without_its_checkpoints_says_that_it_starts_over(config, uninterrupted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "run", interrupt(2, 0.3))
     shutil.rmtree(tmp_path / "run/checkpoints")
     said = []
     run(config, tmp_path / "run", notify=said.append)
-    assert f"{tmp_path / 'run'}: was begun, but has no checkpoint, so it begins anew" in said
+    assert f"{tmp_path / 'run'}: was begun, but has no checkpoint, so it starts over" in said
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
+def as_of_version_0_1(folder: Path) -> None:
+    """Rewrite the checkpoints of a folder with the names of version 0.1, which kept no counts by class."""
+    for path in (folder / "checkpoints").glob("0*.safetensors"):
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("class_counts/")}  # noqa: SIM118
+            notes = file.metadata()
+        old = json.loads(notes["notes"])
+        old["journal"] = old.pop("event_log")
+        old["position"]["step"]["stretch"] = old["position"]["step"].pop("segment")
+        data = save(tensors, {**notes, "notes": json.dumps(old)})
+        path.unlink()
+        digest = hashlib.sha256(data).hexdigest()[:32]
+        path.with_name(f"{path.stem.rpartition('-')[0]}-{digest}.safetensors").write_bytes(data)
+
+
+def test_a_run_of_version_0_1_is_resumed_to_the_same_bits(config, uninterrupted, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt(1, 0.6), checkpoint_every=1, keep_checkpoints=1)
+    as_of_version_0_1(tmp_path / "run")
+    said = []
+    run(config, tmp_path / "run", notify=said.append)
+    assert f"{tmp_path / 'run'}: resuming in time step 1, after update 1" in said
     assert outcome(tmp_path / "run") == uninterrupted
 
 
@@ -260,7 +288,7 @@ def test_a_run_says_what_it_does(config, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "other", interrupt(2, 0.3))
     run(config, tmp_path / "other", notify=said.append)
-    assert said[1:] == [f"{tmp_path / 'other'}: going on after time step 1"]
+    assert said[1:] == [f"{tmp_path / 'other'}: resuming after time step 1"]
 
 
 @pytest.mark.parametrize(
@@ -268,15 +296,19 @@ def test_a_run_says_what_it_does(config, tmp_path):
     [
         ("weights.safetensors", "mine", r"holds weights\.safetensors, as of a run, without its config\.json"),
         ("events.jsonl", "mine", r"holds events\.jsonl, as of a run"),
-        ("config.json", "[1, 2]", r"config\.json: is no configuration of a run"),
-        ("config.json", '{"model_type": "bert"}', r"holds a config\.json that is no run's|is no run folder"),
+        ("config.json", "[1, 2]", r"config\.json: is not a run configuration"),
+        (
+            "config.json",
+            '{"model_type": "bert"}',
+            r"holds a config\.json that is not a run configuration|is not a run folder",
+        ),
     ],
 )
 def test_files_of_somebody_else_are_not_overwritten(config, tmp_path, name, content, sentence):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text(content)
     for fresh in (False, True):
-        with pytest.raises(UserError, match="no run folder" if fresh and name != "config.json" else sentence):
+        with pytest.raises(UserError, match="not a run folder" if fresh and name != "config.json" else sentence):
             run(config, tmp_path / "run", fresh=fresh)
     assert (tmp_path / "run" / name).read_text() == content
 

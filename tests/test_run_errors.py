@@ -34,7 +34,7 @@ def test_the_checkpoint_before_a_damaged_one_leads_to_the_same_end(config, unint
     run(config, tmp_path / "run", notify=said.append)
     assert newest.name in said[0]
     assert "the checkpoint before it is used" in said[0]
-    assert "going on in time step 2, after update 1" in said[1]
+    assert "resuming in time step 2, after update 1" in said[1]
     assert outcome(tmp_path / "run") == uninterrupted
 
 
@@ -43,7 +43,7 @@ def test_without_any_whole_checkpoint_a_run_is_refused_and_nothing_is_lost(confi
         path.write_bytes(b"torn")
     events = (tmp_path / "run/events.jsonl").read_bytes()
     for _ in range(2):  # the refusal changes nothing
-        with pytest.raises(UserError, match=r"checkpoints: none of the checkpoints is whole.*--fresh"):
+        with pytest.raises(UserError, match=r"checkpoints: none of the checkpoints is intact.*--fresh"):
             run(config, tmp_path / "run")
     assert (tmp_path / "run/events.jsonl").read_bytes() == events
 
@@ -57,7 +57,7 @@ def test_a_checkpoint_of_another_network_is_refused(config, tmp_path, blobs):
         path.unlink()
     for path in (tmp_path / "run/checkpoints").iterdir():
         (tmp_path / "other/checkpoints" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(UserError, match="is whole but does not fit this run"):
+    with pytest.raises(UserError, match="is complete but does not fit this run"):
         run(other, tmp_path / "other")
 
 
@@ -185,7 +185,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_only_the_updates_since_the_las
     sentence, kept, said = result.stdout.splitlines()
     assert sentence.startswith(f"{disk / 'run'}: cannot be written (No space left on device); free some space")
     assert len(json.loads(kept.replace("'", '"'))) == 2  # two whole ones, and nothing half written
-    assert "going on in time step 2, after update" in said
+    assert "resuming in time step 2, after update" in said
     assert outcome(tmp_path / "copy") == uninterrupted
 
 

@@ -27,7 +27,7 @@ from helpers.tiny import tiny_learner
 @pytest.mark.parametrize(("t", "fraction"), [(1, 0.3), (2, 0.6), (2, 1.0)])
 def test_a_signal_finishes_the_update_and_saves(config, uninterrupted, tmp_path, number, t, fraction):
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match="the same command goes on"):
+    with pytest.raises(Stopped, match="run the same command to resume"):
         run(config, tmp_path / "run", signal_at(number, t, fraction))
     assert signal.getsignal(number) == before
     begun = []
@@ -85,10 +85,10 @@ def test_the_command_line_tells_by_its_code_that_a_run_was_stopped(blobs, tmp_pa
         with pytest.raises(SystemExit) as stop:
             main([*arguments, *fresh, "--stop-after", "0.001s"])
         assert stop.value.code == STOPPED == 75
-        assert f"run: saved; the same command{words} goes on from here" in capfd.readouterr().err
+        assert f"run: saved; run the same command{words} to resume" in capfd.readouterr().err
     assert main([*arguments, "--json"]) == 0
     said = capfd.readouterr()
-    assert "going on in time step 1, after update 2" in said.err
+    assert "resuming in time step 1, after update 2" in said.err
     assert json.loads(said.out)["run"] == str(tmp_path / "run")
 
 
@@ -99,7 +99,7 @@ def test_what_is_started_again_does_not_start_over(blobs, tmp_path, capfd, monke
         main([*arguments, "--stop-after", "0.001s"])
     monkeypatch.setenv(name, "1")
     assert main(arguments) == 0
-    assert "going on in time step 1, after update 1" in capfd.readouterr().err
+    assert "resuming in time step 1, after update 1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_started_again_does_not_start_over(blobs, tmp_path, capfd, monke
         (["--checkpoint-every", "0"], "--checkpoint-every 0: give at least 1"),
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes 0.0: give a number above 0"),
         (["--keep-checkpoints", "0"], "--keep-checkpoints 0: give at least 1"),
-        (["--precision", "bfloat16", "--device", "mps"], "--device mps: not available here"),
+        (["--precision", "bfloat16", "--device", "mps"], "--device mps: not available on this machine"),
     ],
 )
 def test_wrong_options_get_one_sentence(blobs, tmp_path, capfd, option, sentence):
@@ -169,5 +169,5 @@ def test_a_real_process_obeys_sigterm(blobs, tmp_path):
     child.send_signal(signal.SIGTERM)
     _, said = child.communicate(timeout=60)
     assert child.returncode == STOPPED, said
-    assert "saved; the same command goes on from here" in said
+    assert "saved; run the same command to resume" in said
     assert list(tmp_path.glob("run/checkpoints/0*"))

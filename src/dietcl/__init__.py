@@ -19,34 +19,39 @@ if TYPE_CHECKING:
         train_config,
         weights_identity,
     )
+    from dietcl.cli.main import main
     from dietcl.config import PRESETS, RunConfig, Training
     from dietcl.config_builder import build_config
     from dietcl.errors import NotFinite, Stopped, UserError
     from dietcl.methods import describe as methods
     from dietcl.methods import register_method
-    from dietcl.methods.base import Method
+    from dietcl.methods.base import Method, Phase, Reserve, Sweep, Term
+    from dietcl.methods.method_options import Search
     from dietcl.model import Model, Prediction
     from dietcl.solved_head import solved_head_accuracy
     from dietcl.streams.holdout import hold_out
-    from dietcl.streams.options import Recipe
+    from dietcl.streams.options import Mix, Recipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {  # all other names are in dietcl.api
+    "dietcl.cli.main": ("main",),
     "dietcl.config": ("PRESETS", "RunConfig", "Training"),
     "dietcl.config_builder": ("build_config",),
     "dietcl.errors": ("NotFinite", "Stopped", "UserError"),
     "dietcl.methods": ("register_method",),
-    "dietcl.methods.base": ("Method",),
+    "dietcl.methods.base": ("Method", "Phase", "Reserve", "Sweep", "Term"),
+    "dietcl.methods.method_options": ("Search",),
     "dietcl.model": ("Model", "Prediction"),
     "dietcl.solved_head": ("solved_head_accuracy",),
     "dietcl.streams.holdout": ("hold_out",),
-    "dietcl.streams.options": ("Recipe",),
+    "dietcl.streams.options": ("Mix", "Recipe"),
 }
-__all__ = ["PRESETS", "Comparison", "Method", "Model", "NotFinite", "Prediction", "Recipe", "Run", "RunConfig"]
-__all__ += ["Stopped", "StreamInfo", "Training", "UserError", "build_config", "compare", "hold_out", "load"]
-__all__ += ["manifest_hash", "methods", "open_run", "open_stream", "prepare", "reader", "register_method"]
-__all__ += ["solved_head_accuracy", "train", "train_config", "weights_identity"]
+__all__ = ["PRESETS", "Comparison", "Method", "Mix", "Model", "NotFinite", "Phase", "Prediction", "Recipe", "Reserve"]
+__all__ += ["Run", "RunConfig", "Search", "Stopped", "StreamInfo", "Sweep", "Term", "Training", "UserError"]
+__all__ += ["build_config", "compare", "hold_out", "load", "main", "manifest_hash", "methods", "open_run"]
+__all__ += ["open_stream", "prepare", "reader", "register_method", "solved_head_accuracy", "train", "train_config"]
+__all__ += ["weights_identity"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dietcl.checked_options import Count, Limit, check_options, check_value
 from dietcl.config import RunConfig
 from dietcl.config_builder import build_config, default_folder
 from dietcl.engine.device import set_threads
@@ -14,18 +15,19 @@ from dietcl.errors import UserError
 from dietcl.execution import Execution, Precision
 from dietcl.files import MANIFEST, default_cache, digest
 from dietcl.launch import cores
-from dietcl.many_runs import by_accuracy, carry_out_all, runs_due
+from dietcl.many_runs import by_accuracy, run_all, runs_due
 from dietcl.methods import every_method
 from dietcl.model import Model, load_model
 from dietcl.models.checkpoints import shipped
+from dietcl.plural import plural
 from dietcl.process_pool import in_processes
 from dietcl.report.page import write_report
 from dietcl.report.runs import RunRecord
 from dietcl.report.tables import comparison_rows
 from dietcl.run import execute, stream_of
 from dietcl.streams.index import open_manifest
-from dietcl.streams.sources import SOURCES
-from dietcl.streams.sources.registry import READERS, prepare_in_cache
+from dietcl.streams.sources import SOURCES, Source
+from dietcl.streams.sources.registry import READERS, Reader, prepare_in_cache
 
 _EXECUTION = {field.name for field in dataclasses.fields(Execution)}
 
@@ -53,7 +55,8 @@ class StreamInfo:
     """The same for equal manifests that are cut alike, in any folder."""
 
     def __repr__(self) -> str:
-        return f"StreamInfo({self.name}: {len(self.steps)} time steps, {self.images:,} images, {self.labels:,} labels)"
+        steps, images = plural(len(self.steps), "time step"), plural(self.images, "image")
+        return f"StreamInfo({self.name}: {steps}, {images}, {plural(self.labels, 'label')})"
 
     @property
     def images(self) -> int:
@@ -74,6 +77,10 @@ class StreamInfo:
 @dataclass(frozen=True, eq=False)
 class Run(RunRecord):
     """A run in its folder: what it measured, its report and its model."""
+
+    def __repr__(self) -> str:
+        state = f"{self.accuracy:.1%} accuracy" if self.finished else "not finished"
+        return f"Run({self.path}: {self.config['method']}, seed {self.config['seed']}, {state})"
 
     def report(self, out: Path | str | None = None) -> Path:
         """Write the HTML page and figures, by default into the run's folder; returns the page's path."""
@@ -124,7 +131,7 @@ def train(
     notify: Callable[[str], None] = lambda sentence: None,
     **options: Any,
 ) -> Run:
-    """Learn a stream with METHOD or METHOD:VARIANT; a run that was stopped goes on, a finished one is returned.
+    """Learn a stream with METHOD or METHOD:VARIANT; a run that was stopped is resumed, a finished one returned.
 
     Options are those of `dietcl train --help` with underscores, such as budget="2h", lr=1e-3 or device="cpu".
     """
@@ -144,6 +151,7 @@ def train_config(
 
     Raises NotFinite if the run diverged.
     """
+    check_options(Execution, execution)
     how = Execution(**execution)
     folder = default_folder(config) if out is None else Path(out)
     if how.threads is not None:
@@ -154,7 +162,7 @@ def train_config(
 
 def compare(
     stream: StreamInfo | str | Path,
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     *,
     seeds: int = 1,
     preset: str = "",
@@ -162,9 +170,15 @@ def compare(
     jobs: int | None = None,
     **options: Any,
 ) -> Comparison:
-    """Learn a stream with several methods (all by default) and seeds, several runs at a time."""
+    """Learn a stream with one or several methods (all by default) and seeds, several runs at a time."""
     execution = Execution(**{name: options.pop(name) for name in _EXECUTION & options.keys()})
-    names = every_method() if methods is None else list(methods)
+    names = every_method() if methods is None else [methods] if isinstance(methods, str) else list(methods)
+    if not names:
+        raise UserError("methods []: name at least one, or leave it out for all")
+    if "seed" in options:
+        raise UserError(f"seed {options['seed']}: a comparison takes seeds, a number of them from seed 0")
+    check_value("seeds", Count, seeds)
+    check_value("jobs", Limit, jobs)
     place = Path(out)
     runs = [
         (_config(stream, name, preset, {**options, "seed": seed}), place / f"{name.replace(':', '-')}-seed{seed}")
@@ -173,7 +187,7 @@ def compare(
     ]
     due = runs_due(runs, execution, place)
     pool = partial(in_processes, jobs=jobs or cores())
-    ended = {folder: failure for (_, folder), failure in carry_out_all(due, execution, place, pool)}
+    ended = {folder: failure for (_, folder), failure in run_all(due, execution, place, pool)}
     failures = tuple(failure for failure in ended.values() if failure is not None)
     finished = [open_run(folder) for _, folder in runs if ended.get(folder) is None]
     return Comparison(tuple(by_accuracy(finished)), failures)
@@ -189,23 +203,26 @@ def open_run(folder: str | Path) -> Run:
     return Run.read(Path(folder))
 
 
-def reader(kind: str, **options: Any) -> Any:
+def reader(kind: str, **options: Any) -> Reader | Source:
     """Return what reads a kind of data (`dietcl data prepare --help` lists them) or a built-in stream, with options."""
-    kinds = {**SOURCES, **READERS}
+    kinds: dict[str, type[Reader | Source]] = {**SOURCES, **READERS}
     if kind not in kinds:
         raise UserError(f"{kind}: no such kind of data; choose from {', '.join(kinds)}")
+    check_options(kinds[kind], options)
     return kinds[kind](**options)
 
 
 def prepare(
-    data: str | Path, reader: Any = None, progress: Callable[[int, int | None], None] = lambda done, total: None
+    data: str | Path,
+    reader: Reader | Source | None = None,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> Path:
     """Return the manifest of a file or folder of images, which is written to the cache folder unless it is there.
 
     Without a reader, the kind of data is recognized; the data of a built-in stream's reader is its name.
     """
-    if type(reader) in SOURCES.values():
-        return Path(reader.prepare(default_cache(), progress))
+    if isinstance(reader, Source):
+        return reader.prepare(default_cache(), progress)
     return prepare_in_cache(Path(data), reader, progress)
 
 

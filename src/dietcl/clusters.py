@@ -37,7 +37,7 @@ _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
 _SECONDS = 1.0  # between two checks of the jobs
 _LATE = 15.0  # seconds within which the result of an ended job shows up in the shared folder
 _GRACE = 30.0  # seconds that cancelled tasks have to save what they did
-# An hour by default, as short jobs start early; a run that takes longer goes on in the next hour.
+# An hour by default, as short jobs start early; a run that takes longer is resumed in the next hour.
 _TIMEOUT_MIN, _TIMEOUTS = 60, 24
 _LIVING = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "SUSPENDED", "PREEMPTED")
 
@@ -63,7 +63,7 @@ def cluster_options(on: On, text: str) -> dict[str, Any]:
             kind = "whole number" if kinds[name] is int else "number"
             raise UserError(f"--cluster {name}={value}: give a {kind} above 0")
         if name == "num_gpus" and found[name] > 1 and not found[name].is_integer():
-            raise UserError(f"--cluster {name}={value}: Ray gives out parts of one GPU, or whole ones")
+            raise UserError(f"--cluster {name}={value}: Ray gives out parts of one GPU, or complete ones")
     return found
 
 
@@ -104,7 +104,7 @@ def slurm_executor(folder: Path, options: Mapping[str, Any], jobs: int | None, c
     submitit = need("submitit", "slurm")
     if cluster == "slurm":
         if not (shutil.which("sbatch") and shutil.which("srun")):
-            raise UserError("--on slurm: there is no sbatch here; give the command on a machine of the cluster")
+            raise UserError("--on slurm: sbatch not found; give the command on a machine of the cluster")
         _refuse_two_in_one_folder(folder, submitit.SlurmJob)
     executor = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=_TIMEOUTS)
     # Options that are numbers are submitit's own for every cluster; the others are SLURM's and need its prefix.
@@ -165,7 +165,7 @@ def on_ray(
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
         notify(f"no machine of Ray has num_cpus={cpus} and num_gpus={gpus:g}; the runs wait for one that has")
-    # Without retries, as the run might have used up the machine's memory; the same command goes on with it.
+    # Without retries, as the run might have used up the machine's memory; run the same command to resume it.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_call)
     waiting = [_Job(number, item, work, work, cpus) for number, item in enumerate(items)][::-1]
     tasks: dict[Any, int] = {}
@@ -181,7 +181,7 @@ def on_ray(
                 try:
                     outcome: Outcome[Value] = ray.get(ended)
                 except ray.exceptions.RayError as error:
-                    why = f"its task left no result ({type(error).__name__}); the same command goes on"
+                    why = f"its task left no result ({type(error).__name__}); run the same command to resume"
                     outcome = Outcome(number, None, f"{error}\n{why}")
                 yield outcome
     finally:
@@ -249,7 +249,7 @@ def _outcome(number: int, job: Any) -> Outcome[Any]:
     """Return the outcome of an ended job; a failure starts with the paths of its output and ends with the reason."""
     if not job.paths.result_pickle.exists():
         printed = (job.stderr() or "").strip()
-        failure = f"{printed}\nthe job ended as {job.state} without a result; the same command goes on"
+        failure = f"{printed}\nthe job ended as {job.state} without a result; run the same command to resume"
     else:
         try:
             outcome: Outcome[Any] = job.result()

@@ -3,13 +3,14 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from dietcl.budget.budget import Budget
-from dietcl.checked_options import CheckedOptions, FromZero, Valid
+from dietcl.checked_options import CheckedOptions, FromZero, Limit, Valid, check_options
 from dietcl.errors import UserError
 from dietcl.methods.method_options import Options
 from dietcl.models.presets import MODELS, ModelConfig
@@ -60,7 +61,7 @@ class Pretraining(CheckedOptions):
     batch: FromOne = 128
     """Images per update."""
     lr: LearningRate = 2e-3
-    """Peak learning rate, reached after the warm-up and led to 0 by a cosine."""
+    """Peak learning rate, reached after the warm-up; a cosine lowers it to 0."""
     warmup: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 to below 1")] = 0.05
     """Share of the updates that the warm-up takes."""
     weight_decay: FromZero = 0.05
@@ -76,19 +77,13 @@ class Pretraining(CheckedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(CheckedOptions):
     """What is measured after each time step."""
 
-    test_images: int | None = None
+    test_images: Limit = None
     """Evaluate on a fixed, seeded, stratified sample of this many test images (all by default)."""
-    curves: int = 0
-    """Also evaluate at each time step's start and after each of this many equal parts of it (the stability gap)."""
-
-    def __post_init__(self) -> None:
-        if self.test_images is not None and self.test_images < 1:
-            raise UserError(f"--test-images {self.test_images}: give at least 1, or leave it out for all")
-        if self.curves < 0:
-            raise UserError(f"--curves {self.curves}: give a number from 0")
+    curves: Annotated[int, Valid(lambda value: value >= 0, "give a whole number from 0")] = 0
+    """Also evaluate at each time step's start and after each of N equal parts of it (the stability gap)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +107,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "ranpac": {"random_features": 2000},
 }
 _small_preset = partial(Preset, augmentation=Augmentation(crop=0.5), budget="40", methods=_SMALL)
-# Larger rates, because few and small updates must do.
+# Larger rates, because updates are few and small.
 _MICRO = Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4)
 _NANO = Training(batch=64, micro_batch=64, lr=4e-3, head_lr=2e-2, lr_floor=5e-4)
 PRESETS: dict[str, Preset] = {
@@ -135,14 +130,24 @@ def stream_title(stream: str) -> str:
     return path.parent.name or path.stem if path.stem == "manifest" else path.stem
 
 
+class StreamSource(Protocol):
+    """The options of a built-in stream or a pack: a dataclass that makes a manifest."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    mirror: bool
+
+    def prepare(self, cache: Path, progress: Callable[[int, int | None], None] | None = None) -> Path:
+        """Write the manifest to the cache folder unless it is there, and return its path."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(CheckedOptions):
     """Everything that decides what a run computes."""
 
     method: str
     method_config: Options
     stream: str  # name of a built-in stream, or the path of a manifest
-    source: Any  # options of a built-in stream; None for a manifest
+    source: StreamSource | None  # options of a built-in stream; None for a manifest
     recipe: Recipe
     model: ModelConfig
     weights: str | None  # `shipped`, a file, or None for random weights
@@ -152,12 +157,14 @@ class RunConfig:
     accounting: Literal["images", "flops"] = "images"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seed: int = 0
-    first_time_steps: int | None = None  # learn only this many
+    first_time_steps: Limit = None  # learn only this many
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        # The options of a registered method need not check themselves.
+        own = {field.name: getattr(self.method_config, field.name) for field in dataclasses.fields(self.method_config)}
+        check_options(type(self.method_config), own)
         Budget.parse(self.budget)
-        if self.first_time_steps is not None and self.first_time_steps < 1:
-            raise UserError(f"--first-time-steps {self.first_time_steps}: give at least 1, or leave it out for all")
 
     def resolved(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""

@@ -1,13 +1,13 @@
 """Builds a run's configuration from names and options: the one way to a RunConfig; free of torch."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
-from dietcl.config import PRESETS, Evaluation, Preset, RunConfig, preset, stream_title
+from dietcl.checked_options import check_options, check_value, unknown_option
+from dietcl.config import PRESETS, Evaluation, Preset, RunConfig, StreamSource, preset, stream_title
 from dietcl.errors import UserError
 from dietcl.execution import Execution
 from dietcl.files import MANIFEST, default_cache
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `--help` needs neither
     import numpy.typing as npt
 
     from dietcl.streams.index import Index
+    from dietcl.streams.manifest import Facts
 
 _WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024}  # of the presets' timm encoders
 # The parts of a RunConfig whose options go by their own names.
@@ -42,14 +43,16 @@ def build_config(
 
 def default_config(stream: str, method: str, size: str, encoder: str = "") -> RunConfig:
     """Return the configuration of METHOD or METHOD:VARIANT on a stream with every option at its default."""
+    for name, value in (("method", method), ("preset", size), ("encoder", encoder)):
+        check_value(name, str, value)
     sizes, source = fitting_preset(size, encoder), open_source(stream)
-    facts = source or manifest_facts(Path(stream))
+    facts: Any = source or manifest_facts(Path(stream))
     augmentation = sizes.augmentation if facts.mirror else dataclasses.replace(sizes.augmentation, flip=False)
     return RunConfig(
         method=method.partition(":")[0],
         method_config=method_options(method, sizes),
         stream=stream,
-        source=source if hasattr(source, "prepare") else None,
+        source=source,
         recipe=default_recipe(facts),
         model=sizes.model,
         weights=resolve_weights("auto", sizes.model),
@@ -78,9 +81,14 @@ def fitting_preset(size: str = "", encoder: str = "") -> Preset:
 
 def with_options(config: RunConfig, **options: Any) -> RunConfig:
     """Return a configuration with some options changed, each found in the part that it belongs to."""
+    # Numbers of numpy become plain ones, which JSON can hold.
+    options = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in options.items()}
     changes: dict[str, Any] = {name: options.pop(name) for name in _PLAIN if name in options}
-    if isinstance(changes.get("source"), Mapping):
-        changes["source"] = dataclasses.replace(config.source, **changes["source"])
+    if isinstance(own_source := changes.get("source"), Mapping):
+        if config.source is None:
+            raise UserError(f"source {dict(own_source)}: {config.stream} has no such options; leave it out")
+        check_options(type(config.source), own_source)
+        changes["source"] = dataclasses.replace(config.source, **own_source)
     for group in GROUPS:
         part = getattr(config, group)
         own = {field.name: options.pop(field.name) for field in dataclasses.fields(part) if field.name in options}
@@ -108,9 +116,7 @@ def _unknown(option: str, config: RunConfig) -> UserError:
     known = [*_PLAIN, "preset", "encoder", *(field.name for part in parts for field in dataclasses.fields(part))]
     if option in known:
         return UserError(f"{option}: is an option of a run, not of a stream; give it to train")
-    near = difflib.get_close_matches(option, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"`dietcl train --method {config.method} --help` lists the options"
-    return UserError(f"{option}: there is no such option; {hint}")
+    return unknown_option(option, known, f"`dietcl train --method {config.method} --help` lists the options")
 
 
 def method_options(method: str, sizes: Preset) -> Options:
@@ -118,14 +124,14 @@ def method_options(method: str, sizes: Preset) -> Options:
     return dataclasses.replace(method_config(method), **sizes.methods.get(method.partition(":")[0], {}))
 
 
-def resolve_weights(weights: str | None, model: ModelConfig) -> str | None:
+def resolve_weights(weights: str | Path | None, model: ModelConfig) -> str | None:
     """Return what a RunConfig says of the first weights: `shipped`, a file, a timm name, or None for random ones."""
     if weights == "auto":
         return "shipped" if model.encoder in OWN_PATCHES else model.encoder
-    return None if weights == "random" else weights
+    return str(weights) if isinstance(weights, Path) else None if weights == "random" else weights
 
 
-def open_source(stream: str) -> Any:
+def open_source(stream: str) -> StreamSource | None:
     """Return the default options of a built-in stream or a pack; None if the stream is a manifest."""
     if Path(stream).suffix == ".parquet":
         return None
@@ -137,7 +143,7 @@ def open_source(stream: str) -> Any:
         if (Path(stream) / MANIFEST).is_file():
             raise UserError(f"--stream {stream}: is a folder; give the manifest in it, {Path(stream) / MANIFEST}")
         if Path(stream).exists():
-            raise UserError(f"--stream {stream}: is no manifest; make one of it: dietcl data prepare {stream}")
+            raise UserError(f"--stream {stream}: is not a manifest; create one: dietcl data prepare {stream}")
         choice = f"choose from {', '.join(SOURCES)}, or give a manifest (.parquet)"
         raise UserError(f"--stream {stream}: no such stream; {choice}")
     return SOURCES[stream]()
@@ -154,7 +160,7 @@ def recipe_options(default: Recipe) -> RecipeOptions:
     return RecipeOptions(recipe=default.recipe, label_rate=default.label_rate)
 
 
-def resolve_recipe(options: RecipeOptions, stream: str, source: Any) -> Recipe:
+def resolve_recipe(options: RecipeOptions, stream: str, source: StreamSource | None) -> Recipe:
     """Return a recipe with `auto` resolved: as the stream itself states, or by its training images."""
     default = default_recipe(source or manifest_facts(Path(stream)))
     cut, time_steps = options.cut, options.time_steps
@@ -177,7 +183,7 @@ def resolve_recipe(options: RecipeOptions, stream: str, source: Any) -> Recipe:
     return Recipe(**{**dataclasses.asdict(options), "cut": cut, "time_steps": time_steps})
 
 
-def _cut_by_times(cut: Cut | Literal["auto"], stream: str, source: Any) -> tuple[Cut, int]:
+def _cut_by_times(cut: Cut | Literal["auto"], stream: str, source: StreamSource | None) -> tuple[Cut, int]:
     """Return the cut and the number of time steps that suit the times of a stream's training images."""
     from dietcl.streams.times import count_steps, suggest_cut
 
@@ -189,7 +195,7 @@ def _cut_by_times(cut: Cut | Literal["auto"], stream: str, source: Any) -> tuple
     return suggest_cut(times) if cut == "auto" else (cut, count_steps(times, cut))
 
 
-def _open_index(stream: str, source: Any) -> "tuple[Index, npt.NDArray[np.bool_]]":
+def _open_index(stream: str, source: StreamSource | None) -> "tuple[Index, npt.NDArray[np.bool_]]":
     """Return the index of a stream's manifest, and which rows are training images."""
     from dietcl.streams.index import open_manifest
     from dietcl.streams.manifest import SPLITS
@@ -198,17 +204,13 @@ def _open_index(stream: str, source: Any) -> "tuple[Index, npt.NDArray[np.bool_]
     return index, index.split == SPLITS.index("train")
 
 
-def manifest_facts(manifest: Path) -> Any:
+def manifest_facts(manifest: Path) -> "Facts":
     """Return what a manifest says about itself: like a source, it has recipe, time_steps, label_rate and mirror."""
     from dietcl.streams.manifest import read_facts
 
     facts = read_facts(manifest)
-    recipes = get_args(get_type_hints(Recipe)["recipe"])
-    numbers = isinstance(facts.time_steps, int) and isinstance(facts.label_rate, int | float)
     try:
-        if facts.recipe not in recipes or not numbers:
-            raise UserError(f"recipe {facts.recipe!r}, {facts.time_steps!r} time steps, rate {facts.label_rate!r}")
         default_recipe(facts)
     except UserError as error:
-        raise UserError(f"{manifest}: says about itself what cannot be ({error}); prepare the data again") from None
+        raise UserError(f"{manifest}: has invalid metadata ({error}); prepare the data again") from None
     return facts

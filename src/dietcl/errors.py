@@ -10,7 +10,7 @@ class NotFinite(Exception):
 
 
 class Lost(Exception):
-    """Another process of the run is gone, which says itself why."""
+    """Another process of the run ended; its own output has the reason."""
 
 
 class Stopped(Exception):

@@ -11,6 +11,7 @@ from dietcl.errors import UserError
 from dietcl.streams.options import BAD_SHARE
 
 Precision = Literal["auto", "float32", "bfloat16"]
+_THREADS = "give at least 1, or leave it out for all cores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +20,14 @@ class Execution(CheckedOptions):
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
-    threads: int | None = None
+    threads: Annotated[int | None, Valid(lambda n: n is None or n >= 1, _THREADS)] = None
     """CPU threads (all cores by default)."""
     precision: Precision = "auto"
     """What the network computes in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     fresh: bool = False
     """Start over if the folder holds a run."""
     bad_images: Annotated[float, Valid(lambda x: 0 <= x <= 1, "give a share between 0 and 1")] = BAD_SHARE
-    """Share of the images that may turn out unreadable before the run stops; others stand in for them."""
+    """Share of the images that may turn out unreadable before the run stops; they are replaced by others."""
     checkpoint_every: Count = 100
     """Updates between checkpoints; the end of every time step is one, too."""
     checkpoint_minutes: Annotated[float, Valid(lambda x: x > 0, "give a number above 0")] = 10.0
@@ -35,13 +36,11 @@ class Execution(CheckedOptions):
     """How many checkpoints to keep; a damaged one leaves those before it."""
     stop_after: str | None = None
     """Save and stop after this time, such as 2h, with exit code 75 (0 if torchrun or srun started several
-    processes); the same command goes on."""
+    processes); run the same command to resume."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"--threads {self.threads}: give at least 1, or leave it out for all cores")
-        self.time_limit  # noqa: B018 (it raises if the value is no time)
+        self.time_limit  # noqa: B018 (it raises if the value is not a time)
 
     @property
     def time_limit(self) -> float:

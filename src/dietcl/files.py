@@ -48,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise UserError(f"{path}: not readable as JSON; choose another --out") from None
     if not isinstance(found, dict):
-        raise UserError(f"{path}: is no configuration of a run; choose another --out")
+        raise UserError(f"{path}: is not a run configuration; choose another --out")
     return found
 
 

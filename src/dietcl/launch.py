@@ -9,7 +9,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def places() -> tuple[int, int, int, int]:
+def ranks() -> tuple[int, int, int, int]:
     """Return rank, size, local rank and local size from the environment that torchrun or srun sets."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if all(name in os.environ for name in names):

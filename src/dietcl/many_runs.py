@@ -13,6 +13,7 @@ from dietcl.config import RunConfig
 from dietcl.errors import NotFinite, UserError
 from dietcl.execution import Execution
 from dietcl.files import make_folder
+from dietcl.models.checkpoints import require_weights
 from dietcl.report.groups import group_runs
 from dietcl.report.runs import RunRecord
 from dietcl.run import execute, stream_of
@@ -42,7 +43,9 @@ def runs_due(runs: Sequence[PlannedRun], execution: Execution, out: Path) -> lis
     configs = (path.read_text(encoding="utf-8", errors="replace") for path in out.glob("*/config.json"))
     if (out / "report.html").exists() and not any("stream_identity" in config for config in configs):
         raise UserError(f"{out}: holds a report.html that is not about runs in this folder; choose another --out")
-    # Drawn once, before several processes need it.
+    # Weights and streams are found once, before several processes need them.
+    for weights in {config.weights for config, folder in runs if execution.fresh or not is_finished(folder)}:
+        require_weights(weights)
     streams = {config.seed: stream_of(config)[0] for config, _ in runs}
     if execution.fresh:
         return list(runs)
@@ -52,7 +55,7 @@ def runs_due(runs: Sequence[PlannedRun], execution: Execution, out: Path) -> lis
     return [(config, folder) for config, folder in runs if not is_finished(folder)]
 
 
-def carry_out_all(
+def run_all(
     runs: Sequence[PlannedRun],
     execution: Execution,
     out: Path,

@@ -22,11 +22,12 @@ from dietcl import __version__
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel
 from dietcl.budget.ledger import Ledger
+from dietcl.checked_options import Count, check_options, check_value
 from dietcl.engine.checkpoint_files import below, on_cpu
 from dietcl.engine.device import pick_device, pick_precision
 from dietcl.engine.learner import Learner
 from dietcl.errors import UserError, reason
-from dietcl.execution import Precision
+from dietcl.execution import Execution, Precision
 from dietcl.files import write_bytes, write_json
 from dietcl.launch import cores
 from dietcl.methods import METHODS, method_class, method_config
@@ -34,14 +35,14 @@ from dietcl.methods.base import Method
 from dietcl.models.net import Net
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
+from dietcl.plural import plural
 from dietcl.streams.augment import normalize
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.image_input import ImageInput, to_pixels
-from dietcl.streams.options import MEAN, STD
 from dietcl.streams.storage import squares
 
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
-FORMAT = 1
+FORMAT = 2  # format 1 has no pixel statistics: a model of it takes those of the installed timm
 BATCH = 64
 _AT_ONCE = 16  # images that a thread decodes at a time: a task for each would take as long as a small image
 _NEEDED = ("format", "method", "method_config", "model", "classes", "seed", "cost", "tensors", "digest")
@@ -80,7 +81,7 @@ class Model:
 
     def __repr__(self) -> str:
         encoder, method = self.description["model"]["encoder"], self.description["method"]
-        return f"Model({method}, {encoder} at {self.image_size} px, {len(self.classes)} classes)"
+        return f"Model({method}, {encoder} at {self.image_size} px, {plural(len(self.classes), 'class')})"
 
     def predict(self, images: ImageInput | Iterable[ImageInput], top: int = 1, batch: int = BATCH) -> list[Prediction]:
         """Return the most probable classes of each image; one that cannot be read raises UserError."""
@@ -105,8 +106,8 @@ class Model:
         self, images: Iterable[ImageInput], top: int = 1, batch: int = BATCH
     ) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
         """Yield each image with its prediction, or why it cannot be read; the next batch is decoded meanwhile."""
-        if top < 1 or batch < 1:
-            raise UserError(f"top {top}, batch {batch}: give at least 1")
+        check_value("top", Count, top)
+        check_value("batch", Count, batch)
         waiting = iter(images)
         with ThreadPoolExecutor(cores(), thread_name_prefix="decode") as pool:
             ahead = self._decode(pool, list(islice(waiting, batch)))
@@ -174,7 +175,7 @@ def save_model(learner: Learner, folder: Path) -> None:
         "method_config": dataclasses.asdict(config.method_config),
         "model": dataclasses.asdict(config.model),
         "classes": list(learner.stream.classes[: learner.net.classes]),
-        "preprocessing": {**resizing, "mean": MEAN, "std": STD},
+        "preprocessing": {**resizing, "mean": learner.network.pixel_mean, "std": learner.network.pixel_std},
         "seed": config.seed,
         "cost": dataclasses.asdict(learner.ledger.cost),
         "tensors": {name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()},
@@ -186,6 +187,7 @@ def save_model(learner: Learner, folder: Path) -> None:
 
 def load_model(path: Path | str, device: str = "auto", precision: Precision = "auto") -> Model:
     """Load the model of a run folder; UserError says what is missing."""
+    check_options(Execution, {"device": device, "precision": precision})
     folder = _folder_of(Path(path))
     description = _read_description(folder / DESCRIPTION)
     tensors = _read_tensors(folder / TENSORS, description)
@@ -196,7 +198,10 @@ def load_model(path: Path | str, device: str = "auto", precision: Precision = "a
         raise UserError(f"{folder}: there is no method {name}; {advice}")
     try:
         method = method_class(name)(dataclasses.replace(method_config(name), **description["method_config"]))
-        network = build_network(ModelConfig(**description["model"]), seed).to(place)
+        network = build_network(ModelConfig(**description["model"]), seed)
+        if description["format"] > 1:
+            network.expect_pixels(*(map(float, description["preprocessing"][name]) for name in ("mean", "std")))
+        network.to(place)
         network.head.cosine_scale = method.cosine_scale
         ledger = Ledger(Budget(1, "updates"), "images", 1, CostModel.from_json(description["cost"]))
         net = Net(network, ledger, seed, dict, lambda sentence: None, pick_precision(precision, place))
@@ -233,15 +238,15 @@ def _read_description(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({reason(error)}); train the run again with --fresh") from None
     if not isinstance(found, dict) or (missing := [name for name in _NEEDED if name not in found]):
-        what = f"lacks {', '.join(missing)}" if isinstance(found, dict) else "is no JSON object"
-        raise UserError(f"{path}: {what}, so it is no whole model; train the run again with --fresh")
-    if found["format"] != FORMAT:
-        raise UserError(f"{path}: has format {found['format']}, and this version reads {FORMAT}; update dietcl")
+        what = f"lacks {', '.join(missing)}" if isinstance(found, dict) else "is not a JSON object"
+        raise UserError(f"{path}: {what}, so the model is incomplete; train the run again with --fresh")
+    if found["format"] not in range(1, FORMAT + 1):
+        raise UserError(f"{path}: has format {found['format']}, and this version reads 1 to {FORMAT}; update dietcl")
     return found
 
 
 def _read_tensors(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
-    advice = "so the model is not whole; train the run again with --fresh"
+    advice = "so the model is incomplete; train the run again with --fresh"
     if not path.is_file():
         raise UserError(f"{path}: is missing, {advice}")
     try:
@@ -260,5 +265,7 @@ def _each(images: ImageInput | Iterable[ImageInput]) -> Iterable[ImageInput]:
     """Return the images; a single one becomes a list."""
     is_single = isinstance(images, str | Path | bytes | Image.Image)
     if isinstance(images, Tensor) or (isinstance(images, np.ndarray) and images.dtype.kind not in "OU"):
-        is_single = images.ndim < 4  # and a table's column of paths is no image
+        is_single = images.ndim < 4  # and a table's column of paths is not an image
+    if not is_single and not isinstance(images, Iterable):
+        raise UserError(f"{images!r} is not an image; give a path, a PIL image, an array, a tensor, or a list of these")
     return [images] if is_single else images  # type: ignore[list-item, return-value]

@@ -66,8 +66,8 @@ def in_processes(
                     process.join()
                     if waiting:
                         start()
-                    why = f"its process ended with code {process.exitcode}, perhaps for want of memory"
-                    yield Outcome(number, None, f"{why}; the same command goes on, if need be with fewer --jobs")
+                    why = f"its process ended with code {process.exitcode}, perhaps because memory ran out"
+                    yield Outcome(number, None, f"{why}; run the same command to resume, if need be with fewer --jobs")
                     continue
                 if isinstance(report, float):
                     progress(number, report)

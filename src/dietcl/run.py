@@ -22,6 +22,7 @@ from dietcl.execution import Execution
 from dietcl.files import default_cache, disk_errors, locked, make_folder, write_json
 from dietcl.methods.method_options import Search, requested_search
 from dietcl.model import save_model
+from dietcl.models.checkpoints import require_weights
 from dietcl.plural import plural
 from dietcl.run_folder import clean, describe, identity, is_done, keep_search, keep_trials, kept_search, save_results
 from dietcl.signals import listening
@@ -53,7 +54,11 @@ def stream_of(config: RunConfig, progress: Progress | None = None) -> tuple[Stre
     if config.source is None:
         manifest = Path(config.stream)
     else:
-        report = progress and (lambda done, total: progress(0, done / total))
+
+        def report(done: int, total: int | None) -> None:
+            if progress and total:
+                progress(0, done / total)
+
         manifest = config.source.prepare(default_cache(), report)
     index = open_manifest(manifest)
     stream = cached_stream(config.stream, index, config.recipe, config.seed)
@@ -72,7 +77,7 @@ def execute(
     notify: Notify = lambda sentence: None,
     world: World | None = None,
 ) -> None:
-    """Carry out a run in its folder; an unfinished one of the same configuration goes on, unless `fresh` is set.
+    """Carry out a run in its folder; an unfinished one of the same configuration is resumed, unless `fresh` is set.
 
     Raises Stopped if it was asked to stop; then the run is saved.
     """
@@ -80,7 +85,9 @@ def execute(
     world, fresh = world or World(), execution.fresh
     if not world.is_first:
         progress, notify = (lambda t, fraction: None), (lambda sentence: None)
-    with world.in_turn():
+    with world.one_per_machine_first():
+        if fresh or not (folder / "finished").is_file():
+            require_weights(config.weights)  # first, as a stream may take long to draw
         stream, index = stream_of(config, progress)
     if not stream.classes:
         why = "no label is revealed, as it rounds to none in every class and time step, or the manifest has none"
@@ -105,7 +112,7 @@ def execute(
     if search:
         require_labels(config, search, stream)
     recorder = EventRecorder(progress, notify)
-    stopped = Stopped(f"{folder}: saved; the same command{' without --fresh' * fresh} goes on from here")
+    stopped = Stopped(f"{folder}: saved; run the same command{' without --fresh' * fresh} to resume")
     learner = assemble(config, stream, equipment, recorder)
     # Only now: a run that cannot be started must neither claim the folder nor empty it.
     with _claimed(run_identity | {"hash": config.hash()}, world, folder, fresh, notify), listening(world, notify):
@@ -117,7 +124,7 @@ def execute(
             learner = assemble(settled, stream, equipment, recorder)
             learner.ledger.book_search(found.spent)
         if world.is_first and (before := describe(learner, folder)):
-            notify(f"{folder}: was begun with {' and '.join(before)}, so it rounds differently from here on")
+            notify(f"{folder}: was begun with {' and '.join(before)}, so results will differ in rounding")
         checkpoints = Checkpoints(folder / CHECKPOINTS, execution.keep_checkpoints)
         kept = _take_up(learner, checkpoints, folder, notify)
         recorder.event_log = EventLog(folder / "events.jsonl", kept) if world.is_first else None
@@ -182,12 +189,12 @@ def _take_up(learner: Learner, checkpoints: Checkpoints, folder: Path, notify: N
         notify(sentence)
     if saved is None:
         if (folder / "events.jsonl").exists():
-            notify(f"{folder}: was begun, but has no checkpoint, so it begins anew")
+            notify(f"{folder}: was begun, but has no checkpoint, so it starts over")
         return 0
     event_log = restore_state(learner, saved)
     finished, step = learner.position.finished, learner.position.step
     within = step and f"in time step {finished + 1}, after update {step.updates}"
-    notify(f"{folder}: going on {within or f'after time step {finished}'}")
+    notify(f"{folder}: resuming {within or f'after time step {finished}'}")
     return event_log
 
 

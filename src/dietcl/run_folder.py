@@ -55,7 +55,7 @@ def refuse_another(wanted: dict[str, Any], folder: Path) -> None:
     """Refuse a folder that holds a run of another identity, and name every difference."""
     known = read_config(folder)
     if known and "stream_identity" not in known:
-        raise UserError(f"{folder}: holds a config.json that is no run's; choose another --out")
+        raise UserError(f"{folder}: holds a config.json that is not a run configuration; choose another --out")
     if not known and (strange := next((name for name in _OWN if (folder / name).exists()), None)):
         raise UserError(f"{folder}: holds {strange}, as of a run, without its config.json; choose another --out")
     if different := list(_differences(known, wanted)):
@@ -70,7 +70,7 @@ def is_done(wanted: dict[str, Any], folder: Path, fresh: bool) -> bool:
         return is_finished(folder)
     has_content = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
     if has_content and "stream_identity" not in read_config(folder):
-        raise UserError(f"{folder}: is no run folder, so --fresh does not empty it; choose another --out")
+        raise UserError(f"{folder}: is not a run folder, so --fresh does not empty it; choose another --out")
     return False
 
 
@@ -144,7 +144,7 @@ def _items(saved: dict[str, Any]) -> tuple[Item, ...]:
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Say what differs, such as `training.lr (0.004 there, 0.001 here)`: nothing, if there is no configuration."""
+    """Say what differs, such as `training.lr (0.004 in the folder, 0.001 requested)`; nothing in a new folder."""
     for key in wanted if found else ():
         if key == "hash":  # it follows from the rest
             continue
@@ -152,4 +152,5 @@ def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = ""
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _differences(one, other, f"{prefix}{key}.")
         elif one != other:
-            yield _WORDS.get(key) or f"{prefix}{key} ({'unset' if one is _NONE else one} there, {other} here)"
+            before = "unset" if one is _NONE else one
+            yield _WORDS.get(key) or f"{prefix}{key} ({before} in the folder, {other} requested)"

@@ -141,7 +141,7 @@ def compare_runs(runs: Sequence[PlannedRun], options: Options) -> int:
 def _execute_runs(runs: Sequence[PlannedRun], options: Options) -> set[Path]:
     """Execute the runs with a progress bar; returns the folders of those that failed."""
     from dietcl.engine.device import pick_device
-    from dietcl.many_runs import RunWork, carry_out_all
+    from dietcl.many_runs import RunWork, run_all
 
     pool = work_pool(
         options.on,
@@ -165,7 +165,7 @@ def _execute_runs(runs: Sequence[PlannedRun], options: Options) -> set[Path]:
 
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the runs save themselves
         try:
-            ended = carry_out_all(runs, options.execution(options.fresh), options.out, pool, advance)
+            ended = run_all(runs, options.execution(options.fresh), options.out, pool, advance)
             for number, ((_, folder), failure) in enumerate(ended, start=1):
                 done[folder] = totals[folder]
                 update(sum(done.values()), title=f"{number} of {len(runs)} runs")

@@ -6,7 +6,7 @@ import sys
 from dietcl import __version__
 from dietcl.cli.verbs import run_verb
 from dietcl.errors import Lost, UserError
-from dietcl.launch import places
+from dietcl.launch import ranks
 
 VERBS = {
     "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _refuse_several_processes(verb: str) -> None:
-    rank, size, *_ = places()
+    rank, size, *_ = ranks()
     if rank:
         raise SystemExit(2)  # the first process prints the error
     if size > 1:

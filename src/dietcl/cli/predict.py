@@ -19,6 +19,7 @@ from dietcl.checked_options import CheckedOptions, Count
 from dietcl.cli.config_options import parse
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
+from dietcl.plural import plural
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.options import IMAGE_SUFFIXES
 
@@ -79,7 +80,7 @@ def main(arguments: list[str]) -> int:
     set_threads(options.threads)
     broken = _print_answers(load_model(options.run, options.device), images, options)
     if broken:
-        print(f"{len(broken)} of {len(images)} images could not be read:", file=sys.stderr)
+        print(f"{len(broken)} of {plural(len(images), 'image')} could not be read:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in broken), file=sys.stderr)
     return 2 if len(broken) == len(images) else 0
 
@@ -125,7 +126,10 @@ def find_images(paths: Sequence[str]) -> Iterator[str]:
     for text in paths:
         path = Path(text)
         if text == "-":
-            yield from (line for line in map(str.strip, sys.stdin) if line)
+            listed = [line for line in map(str.strip, sys.stdin) if line]
+            if not listed:
+                raise UserError("-: the list on standard input is empty; give it a path or an address a line")
+            yield from listed
         elif is_address(text) or path.is_file():
             yield text
         elif path.is_dir():

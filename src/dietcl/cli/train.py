@@ -11,7 +11,7 @@ from dietcl.config import RunConfig
 from dietcl.config_builder import default_config, default_folder
 from dietcl.errors import UserError
 from dietcl.execution import Execution
-from dietcl.launch import places
+from dietcl.launch import ranks
 
 DESCRIPTION = """Learn a stream with a method under a budget.
 
@@ -42,7 +42,7 @@ class Output:
 
 def main(arguments: list[str]) -> int:
     """Parse the options, execute the run and show its result."""
-    config, execution, output = _parse_quietly(arguments) if places()[0] else parse_run(arguments)
+    config, execution, output = _parse_quietly(arguments) if ranks()[0] else parse_run(arguments)
     from dietcl.cli.run_progress import execute_with_progress, show
     from dietcl.engine.distributed import join, leave
 

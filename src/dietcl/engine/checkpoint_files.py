@@ -27,6 +27,7 @@ _NAME = re.compile(r"(\d{8})-(\d+)-([0-9a-f]{32})\.safetensors")
 _RARE = re.compile(r"rare-\d+-([0-9a-f]{32})\.safetensors")
 _OURS = re.compile(r"-\d+-[0-9a-f]{32}\.safetensors")  # also in the names of damaged and of incomplete ones
 CHECKPOINTS = "checkpoints"  # folder of a run's checkpoints
+_NAMES = {"journal": "event_log", "stretch": "segment"}  # of version 0.1, and what they are called now
 
 Tensors = Mapping[str, Tensor]
 
@@ -79,7 +80,7 @@ class Checkpoints:
                 return saved, list(damages.values())
         if damages:  # left as they are, so that the run does not look like a new one
             last = [*damages.values()][-1].partition(";")[0]
-            raise UserError(f"{self.folder}: none of the checkpoints is whole ({last}); start over with --fresh")
+            raise UserError(f"{self.folder}: none of the checkpoints is intact ({last}); start over with --fresh")
         return None, []
 
     def _files(self) -> list[Path]:
@@ -95,12 +96,12 @@ class Checkpoints:
             rare: dict[str, Tensor] = {}
             for file, names in json.loads(notes["rare"]).items():
                 if not _RARE.fullmatch(file):
-                    raise Damaged(f"{path}: names {file!r}, which is no part of a checkpoint")
+                    raise Damaged(f"{path}: names {file!r}, which is not a part of a checkpoint")
                 held = load(_verified(self.folder / file))
                 rare |= {name: held[name] for name in names}
-            return Saved(path, load(data), rare, json.loads(notes["notes"]))
+            return Saved(path, load(data), rare, json.loads(notes["notes"], object_hook=_with_new_names))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-            raise Damaged(f"{path}: is no checkpoint ({reason(error)})") from None
+            raise Damaged(f"{path}: is not a checkpoint ({reason(error)})") from None
 
     def _save_rare(self, slot: int, tensors: Tensors) -> dict[str, list[str]]:
         """Write the tensors that the slot does not hold yet; returns the names of the tensors in each of its files."""
@@ -175,6 +176,10 @@ def _notes(data: bytes) -> dict[str, str]:
     size = int.from_bytes(data[:8], "little")
     found: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
     return found
+
+
+def _with_new_names(notes: dict[str, Any]) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in notes.items()}
 
 
 def _rare_of(path: Path) -> set[str]:

@@ -18,7 +18,7 @@ def pick_device(name: str = "auto", number: int | None = None) -> torch.device:
     kind, _, chosen = name.partition(":")
     if not available.get(kind, False) or (":" in name and not chosen.isdigit()):
         there = ", ".join(kind for kind, there in available.items() if there)
-        raise UserError(f"--device {name}: not available here; use auto or one of {there}")
+        raise UserError(f"--device {name}: not available on this machine; use auto or one of {there}")
     return torch.device(name if number is None or name != "cuda" else f"cuda:{number}")
 
 

@@ -1,6 +1,6 @@
 """The processes that learn one run together, over plain torch.distributed; a process alone needs none of it.
 
-Every process holds the whole state and takes every decision itself, from the same numbers; only the micro-batches of
+Every process holds the complete state and takes every decision itself, from the same numbers; only the micro-batches of
 updates and sweeps and the chunks of test images are shared out. What they yield is put together in its own order, so
 that the number of processes changes the speed and nothing else.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from dietcl.errors import Lost, UserError
-from dietcl.launch import cores, is_restarted, places
+from dietcl.launch import cores, is_restarted, ranks
 from dietcl.plural import plural
 
 Value = TypeVar("Value")
@@ -64,7 +64,7 @@ class World:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        with self._talking():
+        with self._naming_losses():
             dist.all_gather_object(found, (self.was_asked, value))
         self._is_agreed = any(asked for asked, _ in found)
         return [value for _, value in found]
@@ -74,7 +74,7 @@ class World:
         if self.size == 1:
             return value
         found = [value]
-        with self._talking():
+        with self._naming_losses():
             dist.broadcast_object_list(found)
         return found[0]
 
@@ -96,7 +96,7 @@ class World:
         return result
 
     @contextmanager
-    def in_turn(self) -> Iterator[None]:
+    def one_per_machine_first(self) -> Iterator[None]:
         """Let one process of each machine go first, so that the others find what it keeps."""
         if self.local_rank:
             self._meet()
@@ -114,7 +114,7 @@ class World:
         """Replace values by their sum over all processes."""
         if self.size > 1:
             total = values.cpu() if values.device.type == "mps" else values  # mps has no all_reduce
-            with self._talking():
+            with self._naming_losses():
                 dist.all_reduce(total)
             values.copy_(total)
 
@@ -125,9 +125,7 @@ class World:
         first, *others = self.exchange({name: _checksum(value) for name, value in tensors.items()})
         for rank, other in enumerate(others, start=1):
             if different := [name for name in first if other.get(name) != first[name]]:
-                advice = (
-                    "start processes on machines of one kind only, the same command goes on from the last checkpoint"
-                )
+                advice = "start processes on machines of one kind only, and run the same command to resume"
                 raise UserError(f"process {rank} has another {different[0]} than process 0; {advice}")
 
     def clock(self) -> float:
@@ -141,24 +139,24 @@ class World:
 
     def _meet(self) -> None:
         if self.size > 1:
-            with self._talking():
+            with self._naming_losses():
                 dist.barrier()
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
-        """Report in one sentence that another process is gone."""
+    def _naming_losses(self) -> Iterator[None]:
+        """Raise one sentence if another process has ended."""
         try:
             yield
         except RuntimeError as error:
             if not (gone := _GONE.search(str(error))):
                 raise
-            why = f"another one is gone ({gone.group().lower()}) and may have said why"
-            raise Lost(f"process {self.rank}: {why}; the same command goes on from the last checkpoint") from None
+            why = f"another one ended ({gone.group().lower()}); its own output has the reason"
+            raise Lost(f"process {self.rank}: {why}; run the same command to resume") from None
 
 
 def join(device: str) -> World:
     """Connect to the processes that torchrun or srun started with this one, if any."""
-    rank, size, local_rank, local_size = places()
+    rank, size, local_rank, local_size = ranks()
     if size == 1:
         return World(is_restarted=is_restarted())
     is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
@@ -176,14 +174,14 @@ def join(device: str) -> World:
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     store, _, _ = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
-    shared: Any = dist.PrefixStore(meeting_place(store, rank, size), store)  # type: ignore[attr-defined]
+    shared: Any = dist.PrefixStore(agree_on_prefix(store, rank, size), store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=shared, rank=rank, world_size=size, timeout=TIMEOUT)
-    has_met = rank == 0 and store.add("dietcl/meetings", 1) > 1
-    return World(rank, size, local_rank, local_size, gpu, is_restarted() or has_met)
+    has_started_before = rank == 0 and store.add("dietcl/starts", 1) > 1
+    return World(rank, size, local_rank, local_size, gpu, is_restarted() or has_started_before)
 
 
-def meeting_place(store: Any, rank: int, size: int) -> str:
-    """Return a name that all living processes agree on.
+def agree_on_prefix(store: Any, rank: int, size: int) -> str:
+    """Return a prefix of keys in the store that all living processes agree on.
 
     After a restart torchrun may hand out the same store, which still has the addresses of dead processes, and its count
     of restarts differs between machines. So every process asks with a new word, and the first one answers all words,
@@ -192,20 +190,20 @@ def meeting_place(store: Any, rank: int, size: int) -> str:
     word = uuid.uuid4().hex
     if rank:
         store.set(f"dietcl/asked/{rank}", word)
-        place: str = store.get(f"dietcl/answer/{word}").decode()
-        store.set(f"{place}/heard/{rank}", "")
-        return place
-    place, deaf = f"dietcl/{word}", set(range(1, size))
+        prefix: str = store.get(f"dietcl/answer/{word}").decode()
+        store.set(f"{prefix}/received/{rank}", "")
+        return prefix
+    prefix, waiting = f"dietcl/{word}", set(range(1, size))
     deadline = time.monotonic() + TIMEOUT.total_seconds()
-    while deaf:
-        for other in deaf:
+    while waiting:
+        for other in waiting:
             if store.check([f"dietcl/asked/{other}"]):
-                store.set(f"dietcl/answer/{store.get(f'dietcl/asked/{other}').decode()}", place)
+                store.set(f"dietcl/answer/{store.get(f'dietcl/asked/{other}').decode()}", prefix)
         time.sleep(0.01)
-        deaf = {other for other in deaf if not store.check([f"{place}/heard/{other}"])}
+        waiting = {other for other in waiting if not store.check([f"{prefix}/received/{other}"])}
         if time.monotonic() > deadline:
-            raise UserError(f"{len(deaf)} of {size} processes did not come within {TIMEOUT}; start them all")
-    return place
+            raise UserError(f"{len(waiting)} of {size} processes did not start within {TIMEOUT}; start them all")
+    return prefix
 
 
 def leave(world: World) -> None:

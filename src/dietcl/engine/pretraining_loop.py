@@ -122,7 +122,7 @@ def _learn(
                 tensors |= moments_of(optimizer, "moments")
                 checkpoints.save(tensors, {}, {"done": update + 1, "event_log": events.sync()})
             if world.is_stopping and not is_last:
-                raise Stopped(f"{folder}: saved; the same command goes on from here")
+                raise Stopped(f"{folder}: saved; run the same command to resume")
     batches.close()
     seconds = time.perf_counter() - started
     events.write("end", seconds=seconds, data_wait=loader.waited, substituted=loader.substituted)
@@ -149,5 +149,5 @@ def _resume(
         load_moments(optimizer, below(saved.tensors, "moments/"))
         return int(saved.notes["done"]), int(saved.notes["event_log"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        why = f"is whole but does not fit this run ({reason(error)})"
+        why = f"is complete but does not fit this run ({reason(error)})"
         raise UserError(f"{saved.path}: {why}; choose another --out") from None

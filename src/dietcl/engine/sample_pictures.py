@@ -69,7 +69,7 @@ def _mistakes(learner: Learner) -> dict[str, np.ndarray]:
 
 
 def _class_names(learner: Learner) -> tuple[np.ndarray, np.ndarray]:
-    """Return names of true and of predicted classes; the last one is that of -1, which is no known class."""
+    """Return names of true and of predicted classes; the last one is that of -1, which is not a known class."""
     truths, answers = (np.array([*learner.stream.classes, last]) for last in (NEVER_REVEALED, NO_ANSWER))
     return truths, answers
 

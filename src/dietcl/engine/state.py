@@ -68,5 +68,5 @@ def restore_state(learner: Learner, saved: Saved) -> int:
     except torch.OutOfMemoryError:
         raise  # the checkpoint is fine
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        why = f"is whole but does not fit this run ({reason(error)})"
+        why = f"is complete but does not fit this run ({reason(error)})"
         raise UserError(f"{saved.path}: {why}; start over with --fresh") from None

@@ -62,8 +62,6 @@ class EWCOptions(MethodOptions):
         super().__post_init__()
         if self.decay != 1 and not self.online:
             raise UserError(f"--decay {self.decay}: only with --online are importances added up; use both")
-        if self.fisher not in ("per_sample", "batch_mean"):
-            raise UserError(f"--fisher {self.fisher}: choose per_sample or batch_mean")
 
 
 @dataclass(frozen=True, kw_only=True)

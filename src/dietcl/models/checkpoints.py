@@ -20,7 +20,7 @@ from dietcl.models.network import Network
 State = dict[str, Tensor]
 _SUFFIXES = {".safetensors", ".pth", ".pt", ".bin"}
 _POSITIONS = ("encoder.vit.pos_embed", "decoder.pos_embed")
-# Marks what has no place in our network: a classifier of other classes and what stands between it and the norm.
+# Marks what has no place in our network: a classifier of other classes and what is between it and the norm.
 _FOREIGN = "foreign."
 
 
@@ -73,16 +73,31 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "weights" / f"{name}.safetensors"
 
 
-def _read(source: Path | str) -> State:
+def require_weights(weights: str | None) -> None:
+    """Raise unless the initial weights of a RunConfig can be read; those of a timm name are downloaded to the cache."""
+    if weights is not None and weights != "shipped" and not _is_file(weights):
+        from dietcl.models.timm_models import fetch_weights  # timm takes seconds to import
+
+        fetch_weights(weights)
+
+
+def _is_file(source: Path | str) -> bool:
+    """Tell a file from a timm name; raises if it can be neither."""
     path = Path(source)
     if path.is_dir():
-        raise UserError(f"{source} is a folder: give the file in it, such as {path / 'weights.safetensors'}")
-    if not path.is_file():
-        if isinstance(source, Path) or path.suffix in _SUFFIXES or len(path.parts) > 1:
-            raise UserError(f"{source} is not a file: give the path of the weights or a timm name")
+        names = (name for name in ("model.safetensors", "weights.safetensors") if (path / name).is_file())
+        raise UserError(f"{source} is a folder: give a file of weights, such as {path / next(names, 'FILE')}")
+    if not path.is_file() and (isinstance(source, Path) or path.suffix in _SUFFIXES or len(path.parts) > 1):
+        raise UserError(f"{source} is not a file: give the path of the weights or a timm name")
+    return path.is_file()
+
+
+def _read(source: Path | str) -> State:
+    path = Path(source)
+    if not _is_file(source):
         from dietcl.models.timm_models import download_weights  # timm takes seconds to import
 
-        return download_weights(source)
+        return download_weights(str(source))
     if path.suffix == ".safetensors":
         try:
             return dict(load_file(path))

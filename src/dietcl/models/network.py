@@ -1,6 +1,6 @@
 """The complete network and its initial weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +32,17 @@ class Network(nn.Module):
             fault = f"leaves none of the {self.encoder.num_patches} patches visible at --image-size {config.image_size}"
             raise UserError(f"--mask-ratio {config.mask_ratio}: {fault}; lower the ratio or take larger images")
         self.head = GrowingHead(self.encoder.dim)
-        # Images are standardized in one way; pre-trained encoders expect the statistics of their own data.
-        mean, std = (torch.tensor(values)[:, None, None] for values in self.encoder.pixel_statistics)
-        self.register_buffer("pixel_scale", STD / std, persistent=False)
-        self.register_buffer("pixel_shift", (MEAN - mean) / std, persistent=False)
+        self.expect_pixels(*self.encoder.pixel_statistics)
         self.encoder.apply(_initialize)
         self.decoder.apply(_initialize)
+
+    def expect_pixels(self, mean: Iterable[float], std: Iterable[float]) -> None:
+        """Set the mean and deviation by channel, of pixels from 0 to 1, that the encoder's images have."""
+        # Images are standardized in one way; pre-trained encoders expect the statistics of their own data.
+        self.pixel_mean, self.pixel_std = tuple(mean), tuple(std)
+        means, stds = (torch.tensor(values).reshape(3, 1, 1) for values in (self.pixel_mean, self.pixel_std))
+        self.register_buffer("pixel_scale", STD / stds, persistent=False)
+        self.register_buffer("pixel_shift", (MEAN - means) / stds, persistent=False)
 
     @property
     def kept_patches(self) -> int:

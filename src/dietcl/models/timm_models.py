@@ -10,6 +10,7 @@ from urllib.request import getproxies
 
 import huggingface_hub.constants as hub
 import torch
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor, nn
 
 import dietcl._compat  # noqa: F401
@@ -22,6 +23,8 @@ from timm.layers.patch_embed import PatchEmbed
 from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models import get_pretrained_cfg
 from timm.models.vision_transformer import VisionTransformer
+
+_FILES = ("model.safetensors", "pytorch_model.bin")  # of weights on the Hugging Face hub
 
 
 def check_timm_name(name: str) -> None:
@@ -84,6 +87,15 @@ def resample_positions(table_1ND: Tensor, grid: int, prefix: int) -> Tensor:
     """Return a position table for a grid of another size; the first `prefix` tokens have no place in the grid."""
     resampled: Tensor = resample_abs_pos_embed(table_1ND.float(), [grid, grid], num_prefix_tokens=prefix)
     return resampled
+
+
+def fetch_weights(name: str) -> None:
+    """Download the published weights of a timm name unless the cache of downloads has them."""
+    check_timm_name(name)
+    published = get_pretrained_cfg(name)
+    place = published and published.hf_hub_id
+    if not any(isinstance(try_to_load_from_cache(place, file), str) for file in _FILES if place):
+        download_weights(name)
 
 
 def download_weights(name: str) -> dict[str, Tensor]:
