@@ -289,7 +289,7 @@ def test_a_broken_image_is_named_or_passed_by(run, tmp_path):
     for thing in (None, 5):
         with pytest.raises(dietcl.UserError, match=f"{thing} is not an image; give a path, a PIL image, an array"):
             model.predict(thing)
-        with pytest.raises(dietcl.UserError, match=r"image 0: a .* is no"):
+        with pytest.raises(dietcl.UserError, match=r"image 0: .* is not an image"):
             model.predict([thing])
     with pytest.raises(dietcl.UserError, match="--precision 'fp8': give auto, float32 or bfloat16"):
         dietcl.load(run.path, precision="fp8")

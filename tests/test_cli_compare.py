@@ -42,7 +42,7 @@ def test_the_table_is_sorted_and_has_the_costs(compare, compared, monkeypatch):
     before = finished(compared)
     assert (compared / "report.html").is_file()
     assert (compared / "figures/accuracy_mean.png").stat().st_size > 1000
-    monkeypatch.setattr("dietcl.process_pool._Worker", None)  # as all is done, no process is to be started
+    monkeypatch.setattr("dietcl.process_pool._CONTEXT", None)  # as all is done, no process is to be started
     result = compare(compared, "--methods", ",".join(COMPARED), "--seeds", "2", "--jobs", "1", "--json")
     assert "10 of 10 runs were finished before" in result.err
     rows = json.loads(result.out)
