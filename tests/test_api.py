@@ -201,6 +201,10 @@ def test_what_cannot_be_downloaded_fails_before_the_stream_is_drawn_and_once(blo
         dietcl.train(blobs, "er", out=tmp_path / "run", weights="nowhere.pth", device="cpu")
 
 
+def test_one_version_is_stated():
+    assert f'\nversion = "{dietcl.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_the_package_is_typed():
     assert (Path(dietcl.__file__).parent / "py.typed").is_file()
     returned, taken = get_type_hints(dietcl.reader)["return"], get_type_hints(dietcl.prepare)["reader"]

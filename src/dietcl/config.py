@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from dietcl.budget.budget import Budget
-from dietcl.checked_options import CheckedOptions, FromZero, Limit, Valid, check_options
+from dietcl.checked_options import CheckedOptions, Count, FromZero, Limit, Valid, check_options
 from dietcl.errors import UserError
 from dietcl.methods.method_options import Options
 from dietcl.models.presets import MODELS, ModelConfig
@@ -19,7 +19,6 @@ from dietcl.streams.options import Augmentation, Recipe
 # Far above any use; without a bound the optimizer's own arithmetic overflows.
 LearningRate = Annotated[float, Valid(lambda value: 0 < value <= 100, "give a number above 0, at most 100")]
 Beta = Annotated[float, Valid(lambda value: 0 <= value < 1, "give a number from 0 to below 1")]
-FromOne = Annotated[int, Valid(lambda value: value >= 1, "give a whole number from 1")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +55,9 @@ class Training(CheckedOptions):
 class Pretraining(CheckedOptions):
     """How long and how fast to pre-train."""
 
-    updates: FromOne = 2000
+    updates: Count = 2000
     """Number of updates."""
-    batch: FromOne = 128
+    batch: Count = 128
     """Images per update."""
     lr: LearningRate = 2e-3
     """Peak learning rate, reached after the warm-up; a cosine lowers it to 0."""
@@ -70,7 +69,7 @@ class Pretraining(CheckedOptions):
     """Smallest share of the image's area that a random crop keeps."""
     flip: bool = True
     """Mirror half of the images."""
-    checkpoint_every: FromOne = 200
+    checkpoint_every: Count = 200
     """Updates between checkpoints."""
     seed: int = 0
     """Seed of the initial weights, the draws and the masks."""

@@ -49,17 +49,12 @@ class EventRecorder:
             self.event_log.write(event, **fields)
 
 
-def stream_of(config: RunConfig, progress: Progress | None = None) -> tuple[Stream, Index]:
+def stream_of(config: RunConfig, progress: Progress = lambda t, fraction: None) -> tuple[Stream, Index]:
     """Prepare a built-in source if need be, and cut its manifest into the stream."""
-    if config.source is None:
-        manifest = Path(config.stream)
-    else:
-
-        def report(done: int, total: int | None) -> None:
-            if progress and total:
-                progress(0, done / total)
-
-        manifest = config.source.prepare(default_cache(), report)
+    manifest = Path(config.stream)
+    if config.source is not None:
+        cache = default_cache()
+        manifest = config.source.prepare(cache, lambda done, total: progress(0, done / total if total else 0.0))
     index = open_manifest(manifest)
     stream = cached_stream(config.stream, index, config.recipe, config.seed)
     first = config.first_time_steps
