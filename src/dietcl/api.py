@@ -147,10 +147,7 @@ def train_config(
     notify: Callable[[str], None] = lambda sentence: None,
     **execution: Any,
 ) -> Run:
-    """Carry out a configuration of `build_config`; options such as device="cpu" say how, not what.
-
-    Raises NotFinite if the run diverged.
-    """
+    """Carry out a configuration of `build_config`, or raise NotFinite if it diverges; options say how, not what."""
     check_options(Execution, execution)
     how = Execution(**execution)
     folder = default_folder(config) if out is None else Path(out)

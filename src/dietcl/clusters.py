@@ -78,10 +78,7 @@ def work_pool(
     notify: Callable[[str], None],
     again: Work[Item, Value] | None = None,
 ) -> WorkPool:
-    """Return a pool for this machine, SLURM or Ray; raises at once if a package is not installed.
-
-    Jobs of SLURM keep their files in the folder; without --jobs, `local_jobs` run at a time on this machine.
-    """
+    """Return a pool for this machine, SLURM or Ray; `local_jobs` run at a time on this machine without --jobs."""
     given = cluster_options(on, cluster)
     if on == "slurm":
         return partial(on_slurm, executor=slurm_executor(folder, given, jobs), progress_of=progress_of, again=again)

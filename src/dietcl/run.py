@@ -72,10 +72,7 @@ def execute(
     notify: Notify = lambda sentence: None,
     world: World | None = None,
 ) -> None:
-    """Carry out a run in its folder; an unfinished one of the same configuration is resumed, unless `fresh` is set.
-
-    Raises Stopped if it was asked to stop; then the run is saved.
-    """
+    """Carry out a run in its folder, or resume it; raises Stopped if it was asked to stop, after saving."""
     deadline = time.monotonic() + execution.time_limit
     world, fresh = world or World(), execution.fresh
     if not world.is_first:

@@ -23,8 +23,7 @@ MOST_TESTS = 10_000  # where all are tested, so that millions of scores for thou
 def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
     """Return the pooled test accuracy of a ridge classifier, from all revealed labels, on a configuration's encoder.
 
-    The encoder has the weights that the configuration names, and stays frozen. To measure the encoder of a finished
-    run, set `weights` to its model.safetensors. Features are the mean token or the class token.
+    For the encoder of a finished run, set `weights` to its model.safetensors. Features are the mean or the class token.
     """
     stream, index = stream_of(config)
     place = pick_device(device)

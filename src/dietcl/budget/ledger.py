@@ -156,10 +156,7 @@ class Ledger:
                 self._require_room(operation, passes)
 
     def hold(self, passes: float, leave: float = 0.0) -> None:
-        """Reserve passes until `release`: at most half of what remains, and never the last `leave` passes.
-
-        Under a budget in seconds this reserves the time that the passes take at the current pace.
-        """
+        """Reserve passes, or their time, until `release`: at most half of the rest, never the last `leave` passes."""
         self._most_seconds = self.remaining_seconds / 2
         self._held_passes = min(passes, self.remaining / 2, max(0.0, self.remaining - leave))
 

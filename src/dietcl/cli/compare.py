@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dietcl.checked_options import CheckedOptions, Count, Share
-from dietcl.cli.config_options import CountOrNone, flat, gather, parse, pick, shared_fields, with_values
+from dietcl.checked_options import CheckedOptions, Count, Limit, Share
+from dietcl.cli.config_options import flat, gather, parse, pick, shared_fields, with_values
 from dietcl.cli.progress import notify, progress_bar
 from dietcl.clusters import On, cluster_options, steps_finished, work_pool
 from dietcl.config import Evaluation, RunConfig
@@ -52,7 +52,7 @@ class Options(CheckedOptions):
     """Runs of each method, with the seeds 0, 1, and so on."""
     tiny: bool = False
     """By default two time steps of three updates on a few test images: whether every method works at all."""
-    jobs: CountOrNone = None
+    jobs: Limit = None
     """Runs at a time, one thread each (as many as there are cores, or one on a GPU; on a cluster all)."""
     on: On = "local"
     """Where the runs are executed: in processes on this machine, as jobs of SLURM, or as tasks of Ray."""
@@ -68,7 +68,7 @@ class Options(CheckedOptions):
     precision: Precision = "auto"
     """What networks compute in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     bad_images: Share = BAD_SHARE
-    """Share of the images that may turn out unreadable before a run stops; others stand in for them."""
+    """Share of the images that may turn out unreadable before a run stops; they are replaced by others."""
     json: bool = False
     """Print the table as JSON."""
 
@@ -173,7 +173,7 @@ def _execute_runs(runs: Sequence[PlannedRun], options: Options) -> set[Path]:
                     failed.add(folder)
                     notify(failure)
         except KeyboardInterrupt:
-            notify(f"stopped; the same command goes on in {options.out}")
+            notify(f"stopped; run the same command to resume in {options.out}")
             raise SystemExit(STOPPED) from None
         finally:
             signal.signal(signal.SIGTERM, before)

@@ -9,16 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 
-from dietcl.checked_options import Valid
+from dietcl import config_builder as builder
 from dietcl.config import RunConfig
-from dietcl.config_builder import (
-    default_recipe,
-    manifest_facts,
-    open_source,
-    recipe_options,
-    resolve_recipe,
-    resolve_weights,
-)
 from dietcl.errors import UserError
 from dietcl.files import default_cache
 from dietcl.streams.options import Recipe, RecipeOptions
@@ -26,9 +18,6 @@ from dietcl.streams.options import Recipe, RecipeOptions
 Options = TypeVar("Options")
 Field = tuple[str, Any, Any]  # name, type, default
 FLAT = tyro.conf.arg(name="")
-CountOrNone = Annotated[
-    int | None, Valid(lambda value: value is None or value >= 1, "give at least 1, or leave it out")
-]
 
 
 def pick(arguments: list[str], **choices: str) -> tuple[argparse.Namespace, list[str]]:
@@ -40,10 +29,7 @@ def pick(arguments: list[str], **choices: str) -> tuple[argparse.Namespace, list
 
 
 def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[str]]:
-    """Take the first argument that is neither an option nor an option's value out of the arguments, or return "".
-
-    `flags` are the options without a value. The argument decides which other options there are.
-    """
+    """Take out the first argument that is no option and no option's value; `flags` are options without a value."""
     found, rest, is_value = "", [], False
     for argument in arguments:
         if re.match(r"--?[A-Za-z]", argument):
@@ -94,12 +80,12 @@ def parse_stream(
     stream: str, arguments: list[str], own: Options, program: str, description: str
 ) -> tuple[Path, Recipe, Options]:
     """Parse the options of a stream and a verb's own; returns the manifest, the resolved recipe and the latter."""
-    source = open_source(stream)
-    recipe = recipe_options(default_recipe(source or manifest_facts(Path(stream))))
+    source = builder.open_source(stream)
+    recipe = builder.recipe_options(builder.default_recipe(source or builder.manifest_facts(Path(stream))))
     fields = (flat("recipe", recipe), *source_fields(source), flat("own", own))
     parsed = parse(gather(*fields), arguments, program, description)
     source = parsed.source if source else None
-    recipe = resolve_recipe(parsed.recipe, stream, source)
+    recipe = builder.resolve_recipe(parsed.recipe, stream, source)
     return source.prepare(default_cache()) if source else Path(stream), recipe, parsed.own
 
 
@@ -126,13 +112,13 @@ def shared_fields(config: RunConfig) -> list[Field]:
         option("first_time_steps", int | None, config.first_time_steps, steps),
         *source_fields(config.source),
         option("weights", str, "auto", weights),
-        flat("recipe", recipe_options(config.recipe)),
+        flat("recipe", builder.recipe_options(config.recipe)),
         *(flat(name, getattr(config, name)) for name in ("training", "augmentation", "model", "evaluation")),
     ]
 
 
 def with_values(config: RunConfig, **values: Any) -> RunConfig:
     """Return a configuration with the parsed values of `shared_fields` and others."""
-    values["weights"] = resolve_weights(values["weights"], values["model"])
-    values["recipe"] = resolve_recipe(values["recipe"], config.stream, values.get("source"))
+    values["weights"] = builder.resolve_weights(values["weights"], values["model"])
+    values["recipe"] = builder.resolve_recipe(values["recipe"], config.stream, values.get("source"))
     return dataclasses.replace(config, **values)

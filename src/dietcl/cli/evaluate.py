@@ -55,9 +55,8 @@ def main(arguments: list[str]) -> int:
     if not options.run.parts or not options.manifest.parts:
         raise UserError("evaluate: give the folder of a run, then a manifest; `dietcl evaluate --help` has examples")
     if options.manifest.suffix != ".parquet":
-        raise UserError(
-            f"{options.manifest}: is not a manifest (.parquet); make one of it: dietcl data prepare {options.manifest}"
-        )
+        advice = f"create one: dietcl data prepare {options.manifest}"
+        raise UserError(f"{options.manifest}: is not a manifest (.parquet); {advice}")
     from dietcl.engine.device import set_threads
     from dietcl.measure import measure
     from dietcl.model import load_model

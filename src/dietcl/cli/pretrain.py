@@ -40,7 +40,7 @@ class Where:
     threads: int | None = None
     """CPU threads (all cores by default)."""
     bad_images: float = BAD_SHARE
-    """Share of the images that may turn out unreadable before it stops; others stand in for them."""
+    """Share of the images that may turn out unreadable before it stops; they are replaced by others."""
 
 
 def main(arguments: list[str]) -> int:
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
             notify(str(stop))
             raise SystemExit(STOPPED) from None
         except KeyboardInterrupt:
-            notify(f"stopped; the same command goes on from the last checkpoint in {where.out}")
+            notify(f"stopped; run the same command to resume from the last checkpoint in {where.out}")
             raise SystemExit(130) from None
     with disk_errors(where.out):
         command = " ".join(["dietcl", "pretrain", *arguments])

@@ -41,7 +41,7 @@ def execute_with_progress(config: RunConfig, folder: Path, execution: Execution,
             is_launched = world.size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
             raise SystemExit(0 if is_launched else STOPPED) from None
         except KeyboardInterrupt:
-            notify(f"stopped; the same command goes on from the last checkpoint in {folder}")
+            notify(f"stopped; run the same command to resume from the last checkpoint in {folder}")
             raise SystemExit(130) from None
         update(total)
 

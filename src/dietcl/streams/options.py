@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dietcl.checked_options import CheckedOptions, FromZero, Share, Valid
+from dietcl.checked_options import CheckedOptions, FromZero, Limit, Share, Valid
 from dietcl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ BAD_SHARE = 0.01  # of the images that may turn out unreadable before a run stop
 MOST_TIME_STEPS = 5_000  # counts are kept for every pair of time steps
 
 Cut = Literal["count", "duration", "day", "week", "month", "value"]
-_Limit = Annotated[int | None, Valid(lambda n: n is None or n >= 1, "give at least 1, or leave it out for all")]
 _STEPS = Valid(lambda n: n == "auto" or 1 <= n <= MOST_TIME_STEPS, f"give from 1 to {MOST_TIME_STEPS}")
 EVEN_CUTS = ("count", "duration")  # into any number of time steps; the others make as many as the data has
 
@@ -36,7 +35,7 @@ class RecipeOptions(CheckedOptions):
     """Reveal at least one label of every class in every time step where it occurs."""
     cut: Cut | Literal["auto"] = "auto"
     """Cut time into steps of equal count or duration, or one per day, week, month or value (recipe 'time' only)."""
-    test_per_time_step: _Limit = None
+    test_per_time_step: Limit = None
     """At most this many test images per time step (all by default)."""
 
 

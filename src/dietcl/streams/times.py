@@ -100,7 +100,7 @@ def format_spans(spans: Sequence[tuple[float, float]]) -> list[str]:
 
 def _format(moments: Sequence[float], dated: bool) -> list[str]:
     if not dated:
-        return [f"{moment:,.10g}" for moment in moments]
+        return [f"{moment:.10g}" for moment in moments]
     dates = [_EPOCH + datetime.timedelta(seconds=moment) for moment in moments]
     days = [date.date().isoformat() for date in dates]
     return days if len(set(days)) == len(set(moments)) else [date.isoformat(" ", "seconds") for date in dates]

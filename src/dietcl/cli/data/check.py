@@ -9,8 +9,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from dietcl.checked_options import CheckedOptions
-from dietcl.cli.config_options import CountOrNone
+from dietcl.checked_options import CheckedOptions, Limit
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
 from dietcl.launch import cores
@@ -34,11 +33,11 @@ class Options(CheckedOptions):
 
     manifest: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MANIFEST")]
     """The manifest (.parquet)."""
-    sample: CountOrNone = None
+    sample: Limit = None
     """Check only this many images, drawn at random."""
     out: Path | None = None
     """Table of the problems, if there are any (manifest.problems.csv beside the manifest by default)."""
-    jobs: CountOrNone = None
+    jobs: Limit = None
     """Images at a time (as many as there are cores)."""
 
 

@@ -1,0 +1,36 @@
+from dietcl.api import Comparison as Comparison
+from dietcl.api import Run as Run
+from dietcl.api import StreamInfo as StreamInfo
+from dietcl.api import compare as compare
+from dietcl.api import load as load
+from dietcl.api import manifest_hash as manifest_hash
+from dietcl.api import open_run as open_run
+from dietcl.api import open_stream as open_stream
+from dietcl.api import prepare as prepare
+from dietcl.api import reader as reader
+from dietcl.api import train as train
+from dietcl.api import train_config as train_config
+from dietcl.api import weights_identity as weights_identity
+from dietcl.cli.main import main as main
+from dietcl.config import PRESETS as PRESETS
+from dietcl.config import RunConfig as RunConfig
+from dietcl.config import Training as Training
+from dietcl.config_builder import build_config as build_config
+from dietcl.errors import NotFinite as NotFinite
+from dietcl.errors import Stopped as Stopped
+from dietcl.errors import UserError as UserError
+from dietcl.methods import register_method as register_method
+from dietcl.methods.base import Method as Method
+from dietcl.methods.base import Phase as Phase
+from dietcl.methods.base import Reserve as Reserve
+from dietcl.methods.base import Sweep as Sweep
+from dietcl.methods.base import Term as Term
+from dietcl.methods.method_options import Search as Search
+from dietcl.model import Model as Model
+from dietcl.model import Prediction as Prediction
+from dietcl.solved_head import solved_head_accuracy as solved_head_accuracy
+from dietcl.streams.holdout import hold_out as hold_out
+from dietcl.streams.options import Mix as Mix
+from dietcl.streams.options import Recipe as Recipe
+
+__version__: str
