@@ -21,7 +21,7 @@ from dietcl.report.series import chance_line, page_data, shared_dates
 from dietcl.report.stream_pictures import _Board, _contact_sheet, _find_arrivals, _label_rate
 from dietcl.report.style import MATPLOTLIB
 from dietcl.report.tables import comparison_rows, paired_rows
-from dietcl.run import execute
+from dietcl.run import execute, stream_of
 from dietcl.streams.index import open_manifest
 from dietcl.streams.manifest import write_manifest
 from dietcl.streams.stream import build_stream
@@ -168,3 +168,12 @@ def test_made_up_runs_have_the_keys_of_real_ones(folders: list[Path], tmp_path: 
         for folder in (folders[0], write_run(tmp_path / "run", method="er", time_steps=2))
     )
     assert real.keys() == made_up.keys()
+
+
+def test_chance_is_among_the_classes_that_were_learned(blobs: Path, tmp_path: Path) -> None:
+    config = replace(tiny_config(blobs, "ncm", budget="3"), first_time_steps=1)
+    execute(config, tmp_path / "run", Execution(device="cpu"))
+    confusion = RunRecord.read(tmp_path / "run").confusion()
+    stream, _ = stream_of(config)
+    assert confusion.answers == stream.steps[0].seen_classes < len(stream.classes)
+    assert confusion.chance == 1 / stream.steps[0].seen_classes

@@ -107,7 +107,7 @@ def _verdict(groups: Sequence[Group]) -> str:
 def _class_count(run: RunRecord) -> int | None:
     """Return among how many classes the model chooses at the end, if that is known."""
     counts = [event["classes"] for event in run.of("step_begin") if "classes" in event]
-    return len(run.class_counts.classes) if run.class_counts else counts[-1] if counts else None
+    return run.class_counts.answers if run.class_counts else counts[-1] if counts else None
 
 
 def _accuracy(group: Group) -> float:

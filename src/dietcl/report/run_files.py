@@ -120,8 +120,8 @@ def read_counts(path: Path) -> tuple[dict[str, Counts | Floats], Summary]:
         raise _broken(path, str(error)) from error
 
 
-def read_confusion(path: Path) -> Confusion | None:
-    """Read the counts by true and predicted class."""
+def read_confusion(path: Path, known: int | None = None) -> Confusion | None:
+    """Read the counts by true and predicted class of a model that knows this many classes, or all of them."""
     names = ("classes", "truth", "predicted", "count")
     arrays = _read_arrays(path, *names)
     if not arrays:
@@ -132,7 +132,7 @@ def read_confusion(path: Path) -> Confusion | None:
     numbers = np.concatenate(cells[:2])
     if ((numbers < -1) | (numbers >= len(classes))).any():
         raise _broken(path, f"a class number is none of the {len(classes)} classes")
-    return Confusion(tuple(map(str, classes.tolist())), *cells)
+    return Confusion(tuple(map(str, classes.tolist())), *cells, unknown=0 if known is None else len(classes) - known)
 
 
 def read_receipts(path: Path) -> Receipts | None:

@@ -41,17 +41,19 @@ class RunRecord:
             lack = "it holds no config.json" if config is None else "its config.json names no method"
             raise UserError(f"{path}: not a run folder, {lack}; name one that `dietcl train` wrote.")
         counts, summary = run_files.read_counts(path / "counts.npz")
+        events = run_files.read_events(path / "events.jsonl")
+        known = [event.get("classes") for event in events if event["event"] == "step_begin"][: summary.learned]
         return cls(
             path=path,
             finished=(path / "finished").is_file(),
             config=config,
             environment=run_files.read_object(path / "environment.json") or {},
-            events=run_files.read_events(path / "events.jsonl"),
+            events=events,
             counts=counts,
             summary=summary,
             receipts=run_files.read_receipts(path / "receipts.json"),
             samples=run_files.read_samples(path / "samples.npz"),
-            class_counts=run_files.read_confusion(path / "confusion.npz"),
+            class_counts=run_files.read_confusion(path / "confusion.npz", known[-1] if known else None),
         )
 
     @property
