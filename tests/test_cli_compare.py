@@ -210,7 +210,7 @@ def test_ctrl_c_leaves_runs_that_go_on(dietcl, blobs, tmp_path):
             child.send_signal(signal.SIGTERM)
         _, said = child.communicate(timeout=60)
         assert child.returncode == 75, said
-        assert "the same command goes on" in said
+        assert "run the same command to resume" in said
         assert "Traceback" not in said
         assert gone(child.pid)
     again = dietcl(*arguments)
