@@ -31,7 +31,7 @@ def run(quick: bool) -> list[Figure]:
     figures = []
     for encoder, count in ENCODERS.items():
         with tempfile.TemporaryDirectory() as name:
-            figures += _rates(encoder, count // 2 if quick else count, 3 if quick else 5, Path(name))
+            figures += _rates(encoder, count // 2 if quick else count, 3 if quick else 15, Path(name))
     return figures
 
 

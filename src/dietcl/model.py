@@ -128,14 +128,20 @@ class Model:
     def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> list[Unreadable | None]:
         """Write each image's center square into its place; returns why an image has none."""
         failures: list[Unreadable | None] = [None] * len(images)
+        array = squares_BCHW.numpy()
         for i, image in enumerate(images):
             if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == self._shape:
                 squares_BCHW[i] = image
                 continue
             try:
-                squares_BCHW[i] = squares([to_pixels(image, self.image_size)], self.image_size)[0]
+                pixels = to_pixels(image, self.image_size)
             except Unreadable as failure:
                 failures[i] = failure
+                continue
+            if pixels.shape[:2] == self._shape[1:]:
+                array[i] = pixels.transpose(2, 0, 1)
+            else:
+                squares_BCHW[i] = squares([pixels], self.image_size)[0]
         return failures
 
     def _answer(self, decoding: _Decoding, top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:

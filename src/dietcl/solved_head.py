@@ -21,10 +21,7 @@ MOST_TESTS = 10_000  # where all are tested, so that millions of scores for thou
 
 
 def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
-    """Return the pooled test accuracy of a ridge classifier, from all revealed labels, on a configuration's encoder.
-
-    For the encoder of a finished run, set `weights` to its model.safetensors. Features are the mean or the class token.
-    """
+    """Return the pooled test accuracy of a ridge classifier on the frozen encoder of a configuration, from its labels."""
     stream, index = stream_of(config)
     place = pick_device(device)
     network = starting_network(config)[0].to(place)

@@ -49,7 +49,8 @@ def to_pixels(image: ImageInput, side: int) -> Pixels:
 def _read(path: str | Path) -> bytes:
     try:
         if not is_address(path):
-            return Path(path).read_bytes()
+            with open(path, "rb") as file:
+                return file.read()
         with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as answer:
             data: bytes = answer.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
