@@ -112,8 +112,7 @@ def open_stream(source: str | Path, **options: Any) -> StreamInfo:
 
     Options are those of `dietcl train --help` that cut a stream: recipe, time_steps, label_rate, cut, seed and others.
     """
-    name = _stream_name(source)
-    stream, _ = stream_of(build_config(name, **options))
+    stream, _ = stream_of(build_config(name := _stream_name(source), **options))
     steps = tuple(
         TimeStepInfo(step.t, len(step.labeled), len(step.unlabeled), len(test.rows), step.new_classes)
         for step, test in zip(stream.steps, stream.tests, strict=True)

@@ -21,9 +21,8 @@ MOST_TESTS = 10_000  # where all are tested, so that millions of scores for thou
 
 
 def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "mean", device: str = "cpu") -> float:
-    """Return the pooled test accuracy of a ridge classifier on the frozen encoder of a configuration, from its labels."""
-    stream, index = stream_of(config)
-    place = pick_device(device)
+    """Return the test accuracy of a ridge classifier on the frozen encoder of a configuration, from its labels."""
+    (stream, index), place = stream_of(config), pick_device(device)
     network = starting_network(config)[0].to(place)
     encode = network.features if tokens == "mean" else network.query
     loader = Loader(stream, Storage(index, config.model.image_size), place)
@@ -38,7 +37,6 @@ def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "
     train = features(np.concatenate([step.labeled for step in stream.steps]))
     solution = solve(train, torch.from_numpy(labels), len(stream.classes))
     tests = stratified_sample(stream, config.evaluation.test_images or MOST_TESTS)
-    test = features(np.concatenate([step.rows for step in tests]))
     truth = np.concatenate([step.labels for step in tests])
-    scores = test @ solution.weight + solution.bias
+    scores = features(np.concatenate([step.rows for step in tests])) @ solution.weight + solution.bias
     return float((scores.argmax(1).numpy() == truth).mean())
