@@ -33,9 +33,9 @@ WORST = 10  # classes that the terminal shows
 class Options:
     """The model, the images and the folder of the page."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = Path()
     """Folder of a finished run."""
-    manifest: Annotated[Path, tyro.conf.Positional] = Path()
+    manifest: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MANIFEST", help_behavior_hint="")] = Path()
     """Manifest (.parquet) with labels."""
     split: Literal["auto", "train", "test", "all"] = "auto"
     """Images to measure on; auto: the test split, or all if that has no label."""

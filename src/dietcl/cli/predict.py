@@ -5,7 +5,7 @@ import glob
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,9 +43,9 @@ line. Images that cannot be read are listed in the end and do not stop the other
 class Options(CheckedOptions):
     """The model, the images and how the answers are printed."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = Path()
     """Folder of a finished run."""
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional] = field(default=())
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS", help_behavior_hint="")] = ()
     """Images to classify."""
     top: Count = 1
     """How many of the most probable classes to print."""
