@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -327,3 +329,16 @@ def test_a_registered_method_trains_and_loads_where_it_is_registered(blobs, tmp_
         METHODS.update(known)
     with pytest.raises(dietcl.UserError, match=r"no method fine_tune; .* register_method"):
         dietcl.load(run.path)
+
+
+def test_all_labels_of_ones_own_data_are_revealed_by_default(tmp_path):
+    for number in range(60):
+        folder = tmp_path / "photos" / f"class {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo(number, 2)).save(folder / f"{number}.jpg")
+    manifest = dietcl.prepare(tmp_path / "photos")
+    table = pq.read_table(manifest)
+    bare = tmp_path / "bare.parquet"  # as somebody else would write it, without defaults of its own
+    pq.write_table(table.replace_schema_metadata(None), bare)
+    for stream in (dietcl.open_stream(manifest), dietcl.open_stream(bare, time_steps=2)):
+        assert stream.labels == stream.images == (pc.equal(table["split"], "train")).to_numpy().sum()
