@@ -108,7 +108,7 @@ def _dietcl(p: Paper, d: Drawn) -> float:
 
 def _l2p(p: Paper, d: Drawn) -> float:
     tokens = p.config.top * p.config.length
-    pool = p.flops(2 * 3 * p.config.pool * p.dim)  # queries against keys, gradient of both
+    pool = p.flops(2 * 3 * p.config.prompts * p.dim)  # queries against keys, gradient of both
     return d.images * (p.f + p.price("prompt", 1.0, tokens) + p.head + pool)
 
 
@@ -153,7 +153,7 @@ def _ridge(p: Paper, d: Drawn) -> float:
     n, k = d.memory, p.dim + 1
     long, short = max(n, k), min(n, k)
     penalties = 9
-    return p.flops(6 * long * short**2 + 20 * short**3 + 2 * short * p.classes * (n * (1 + penalties) + k))
+    return p.flops(4 * long * short**2 + 9 * short**3 + 2 * short * p.classes * (n * (1 + penalties) + k))
 
 
 def _ranpac(p: Paper, d: Drawn) -> float:

@@ -124,7 +124,7 @@ class Watch:
 
     def _paper(self, accounting: str) -> Paper:
         learner = self._learner
-        encoder = learner.network.encoder
+        encoder = learner.network.tokens
         return Paper(
             accounting=accounting,
             cost=learner.ledger.cost,

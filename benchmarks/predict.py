@@ -19,7 +19,7 @@ from dietcl.engine.option_search import NullRecorder
 from dietcl.model import BATCH, save_model
 from dietcl.models.network import Network, build_network
 from dietcl.run import stream_of
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 
 ENCODERS = {"micro": 1024, "vit_small_patch16_224": 64}  # images of a round
 CLASSES = 62

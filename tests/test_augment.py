@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dietcl.errors import UserError
-from dietcl.streams.augment import crop_and_flip, denormalize, make_batch, mix, normalize
+from dietcl.streams.augment import crop_and_flip, make_batch, mix
 from dietcl.streams.batch import Batch, Part
+from dietcl.streams.normalize import denormalize, normalize
 from dietcl.streams.options import Augmentation
 from dietcl.streams.sampler import Draw
 

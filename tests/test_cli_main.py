@@ -18,7 +18,7 @@ from dietcl.config_builder import build_config, method_options
 from dietcl.methods import METHODS
 from helpers.runs import small
 
-VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "report", "doctor")
+VERBS = ("demo", "train", "compare", "pretrain", "streams", "methods", "encoders", "report", "doctor")
 
 
 def dietcl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -217,7 +217,8 @@ def test_an_encoder_brings_its_image_size_and_the_rates_of_its_size():
     assert tiny.hash() == parse_run(["--preset", "tiny"])[0].hash()
     small, *_ = parse_run(["--encoder", "vit_small_patch16_384"])
     preset, *_ = parse_run(["--preset", "small"])
-    assert small.model == replace(preset.model, encoder="vit_small_patch16_384", image_size=384)
+    own = {"image_size": 384, "pool": "auto", "crop_ratio": 1.0, "interpolation": "bicubic"}
+    assert small.model == replace(preset.model, encoder="vit_small_patch16_384", **own)
     assert (small.training, small.budget, small.method_config) == (
         preset.training,
         preset.budget,

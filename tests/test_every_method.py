@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dietcl.engine.loop import learn
 from dietcl.methods import METHODS, describe
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Recipe
 from helpers.recording import equal, hand_over, run_through, updates_of, weights
 from helpers.tiny import AMPLE, tiny_config, tiny_learner

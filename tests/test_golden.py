@@ -25,7 +25,6 @@ import pytest
 import torch
 
 from dietcl.config import Training
-from dietcl.engine import evaluator
 from dietcl.engine.learner import Learner
 from dietcl.methods import METHODS, method_config
 from dietcl.streams import augment
@@ -80,7 +79,6 @@ def double_precision() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(augment, "normalize", normalize)
-        patch.setattr(evaluator, "normalize", normalize)
         torch.set_default_dtype(torch.float64)
         try:
             yield

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from dietcl.engine.loop import learn
 from dietcl.rng import numpy_generator
-from dietcl.streams.augment import crop_and_flip, make_batch, normalize, plain_part
+from dietcl.streams.augment import crop_and_flip, make_batch, plain_part
 from dietcl.streams.index import open_manifest
 from dietcl.streams.loader import Loader, Pictures, crop_boxes
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Augmentation, Mix, Recipe
 from dietcl.streams.sampler import Draw, pools_of, sample
 from dietcl.streams.storage import Storage, squares

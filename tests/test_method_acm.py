@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dietcl.methods.base import Sweep
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from helpers.fixed_batch import fixed_learner, part
 from helpers.recording import run_through, take_in, weights
 from helpers.reference_losses import plain_encoder

@@ -13,7 +13,7 @@ from dietcl.errors import UserError
 from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.ccic import CCIC
 from dietcl.methods.pieces.store import vote
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Mix
 from dietcl.streams.sampler import pools_of
 from helpers.fixed_batch import CLASSES, compare, fixed_batch, fixed_learner, losses_of, part

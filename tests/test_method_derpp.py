@@ -12,7 +12,7 @@ from dietcl.errors import UserError
 from dietcl.methods.base import Phase, Reserve, Sweep
 from dietcl.methods.derpp import DERpp
 from dietcl.methods.pieces.store import Store
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Mix
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner, part
 from helpers.recording import equal, hand_over, run_through, updates_of, weights

@@ -82,7 +82,7 @@ def test_l2p_equals_the_plain_implementation(blobs, without):
 
 def test_with_a_trained_encoder_the_first_one_makes_the_queries(blobs):
     batch = fixed_batch(unlabeled=None)
-    learner = fixed_learner(blobs, "l2p", frozen=False, pool=4, length=2, top=2, strength=0.7)
+    learner = fixed_learner(blobs, "l2p", frozen=False, prompts=4, length=2, top=2, strength=0.7)
     learner.method.load_state({name: value.double() for name, value in learner.method.state().items()})
     first = {name: value.clone() for name, value in learner.network.state_dict().items()}
     generator = torch.Generator().manual_seed(3)
@@ -96,7 +96,7 @@ def test_with_a_trained_encoder_the_first_one_makes_the_queries(blobs):
 
 def test_one_prompt_without_keys_is_plain_prompt_tuning(blobs):
     batch = fixed_batch(unlabeled=None, labeled=None)
-    learner = fixed_learner(blobs, "l2p", pool=1, top=1, strength=0.0)
+    learner = fixed_learner(blobs, "l2p", prompts=1, top=1, strength=0.0)
 
     def tuning(weights):
         held = {name: value.detach() for name, value in weights.items() if name.startswith("encoder")}
@@ -237,7 +237,7 @@ def test_l2p_goes_on_from_a_checkpoint(blobs, tmp_path, frozen):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"pool": 0}, "--pool 0"),
+        ({"prompts": 0}, "--prompts 0"),
         ({"length": 0}, "--length 0"),
         ({"top": 0}, "--top 0"),
         ({"top": 11}, "--top 11"),

@@ -11,7 +11,7 @@ import torch
 from dietcl.engine.loop import learn
 from dietcl.methods.pieces.ridge import PENALTIES, solve_flops
 from dietcl.models.flops import cost_model
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner
 from helpers.recording import equal, run_through, updates_of, weights
 from helpers.reference_losses import plain_cross_entropy, plain_encoder

@@ -10,7 +10,7 @@ from dietcl.engine.loop import learn
 from dietcl.methods.base import Phase, Sweep
 from dietcl.methods.pieces.ridge import WIDE_PENALTIES, fit_flops
 from dietcl.methods.ranpac import RanPAC
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Mix
 from helpers.fixed_batch import compare, fixed_batch, fixed_learner, part
 from helpers.recording import equal, run_through, take_in, weights

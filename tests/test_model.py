@@ -16,7 +16,7 @@ from dietcl.engine.learner import Learner
 from dietcl.methods import every_method, method_class, method_config
 from dietcl.methods.pieces.ridge import score_shares
 from dietcl.model import save_model
-from dietcl.streams.augment import normalize
+from dietcl.streams.normalize import normalize
 from helpers.tiny import AMPLE, TINY
 
 SMALL = {
@@ -230,7 +230,7 @@ def test_a_model_standardizes_pixels_as_its_description_says(blobs, tmp_path, mo
     description = json.loads((run.path / "model.json").read_text())
     stored = {name: description["preprocessing"][name] for name in ("mean", "std")}
     assert stored == {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}  # of this encoder, not of the package
-    assert description["dietcl"] == dietcl.__version__ == "0.2.0"
+    assert description["dietcl"] == dietcl.__version__ == "0.3.0"
     pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     before = dietcl.load(run.path, device="cpu").scores(pixels)
     other = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))

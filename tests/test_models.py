@@ -19,10 +19,11 @@ from dietcl.models.decoder import (
     reconstruction_loss,
     unpatchify,
 )
-from dietcl.models.encoder import Block, Encoder, SmallViT, position_table
+from dietcl.models.encoder import build_encoder, position_table
 from dietcl.models.head import GrowingHead
 from dietcl.models.network import Network, build_network, random_keep
 from dietcl.models.presets import MODELS, ModelConfig
+from dietcl.models.small_vit import Block, SmallViT
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -56,6 +57,10 @@ def test_impossible_shapes_are_refused(change):
 # Encoder
 
 
+def encoder_of(name, size):
+    return build_encoder(replace(MODELS["micro"], encoder=name, image_size=size))
+
+
 def test_micro_is_small(micro):
     micro_with_head = sum(p.numel() for p in micro.parameters()) + 1000 * (micro.encoder.dim + 1)
     assert micro_with_head <= 1_500_000
@@ -63,7 +68,7 @@ def test_micro_is_small(micro):
 
 @pytest.mark.parametrize("size", [28, 32])
 def test_micro_takes_28_to_32_pixels(size):
-    encoder = Encoder("micro", size)
+    encoder = encoder_of("micro", size)
     assert (encoder.dim, encoder.depth, encoder.patch, encoder.grid) == (96, 4, 4, size // 4)
     assert encoder(torch.zeros(2, 3, size, size)).shape == (2, encoder.num_patches + 1, 96)
 
@@ -100,8 +105,8 @@ def test_a_seed_draws_as_often_as_with_timm():
 
 def test_position_tables_without_the_class_token(images):
     with torch.device("meta"):
-        assert Encoder("deit3_small_patch16_224", 224).vit.pos_embed.shape == (1, 196, 384)
-    encoder = Encoder("micro", 32)
+        assert encoder_of("deit3_small_patch16_224", 224).vit.pos_embed.shape == (1, 196, 384)
+    encoder = encoder_of("micro", 32)
     encoder.vit.no_embed_class = True
     encoder.vit.pos_embed = torch.nn.Parameter(encoder.vit.pos_embed[:, 1:])
     twin = timm_micro(no_embed_class=True)
@@ -162,23 +167,18 @@ def test_position_table_by_hand():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("swin_tiny_patch4_window7_224", "swin_tiny_patch4_window7_224 has no absolute position table"),
-        ("resnet50", "no patch embedding"),
-        ("vit_small_patch14_reg4_dinov2", "register tokens"),
-        ("deit_tiny_distilled_patch16_224", "VisionTransformerDistilled"),
         ("vit_tiny_patch16_22", "did you mean vit_tiny_patch16_224"),
         ("vit_tiny_patch16_224.nonsense", "vit_tiny_patch16_224.augreg_in21k"),
-        ("vit_tiny_r_s16_p8_224", "square patches"),
     ],
 )
-def test_unfit_encoders_are_refused_by_name(name, message):
+def test_unknown_encoders_are_refused_by_name(name, message):
     with pytest.raises(UserError, match=message):
-        Encoder(name, 224)
+        encoder_of(name, 224)
 
 
 def test_image_size_must_fit_the_patches():
     with pytest.raises(UserError, match="choose 28 or 32"):
-        Encoder("micro", 30)
+        encoder_of("micro", 30)
 
 
 # Masked autoencoder

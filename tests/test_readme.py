@@ -1,5 +1,6 @@
 """Every command of the README is run as a reader would type it."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -60,6 +61,8 @@ def test_the_other_commands_work_in_their_order(desk):
         )
         assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
     assert (desk / "runs/photos/report.html").is_file()
+    config = json.loads((desk / "runs/photos/config.json").read_text())
+    assert (config["model"]["encoder"], config["weights"]) == ("lite", "shipped")  # with no option for it
     assert (desk / "demo/report.html").is_file()
     assert (desk / "shown/contact.png").is_file()
     assert "cat/7.jpg" in (desk / "data/photos/quarantine.csv").read_text()
@@ -72,4 +75,5 @@ def test_ten_lines_of_python_lead_from_a_folder_of_photos_to_predictions(desk, m
     assert len([line for line in PYTHON.splitlines() if line]) <= 10
     exec(PYTHON, {})  # the README's own words
     *_, one, other = capsys.readouterr().out.splitlines()
-    assert {one.split()[0], other.split()[0]} <= {"cat", "dog"}
+    assert [line.split()[0] for line in (one, other)] == ["cat", "dog"]
+    assert all(float(line.split()[1]) > 0.6 for line in (one, other))

@@ -18,8 +18,8 @@ from PIL import Image
 
 from benchmarks.figure import Figure
 from benchmarks.formats.race import AT_ONCE, SIDE, Race, each
-from dietcl.streams.augment import normalize
 from dietcl.streams.decode import decode
+from dietcl.streams.normalize import normalize
 from dietcl.streams.options import MEAN, STD
 from dietcl.streams.storage import spread
 

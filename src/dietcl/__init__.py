@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "dietcl.api": "Comparison Run StreamInfo compare load manifest_hash open_run open_stream prepare reader train "

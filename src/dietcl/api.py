@@ -9,11 +9,11 @@ from typing import Any
 
 from dietcl.checked_options import Count, Limit, check_options, check_value
 from dietcl.config import RunConfig
-from dietcl.config_builder import build_config, default_folder
+from dietcl.config_builder import build_config, default_folder, default_preset
 from dietcl.engine.device import set_threads
 from dietcl.errors import UserError
 from dietcl.execution import Execution, Precision
-from dietcl.files import MANIFEST, default_cache, digest
+from dietcl.files import default_cache, digest
 from dietcl.launch import cores
 from dietcl.many_runs import by_accuracy, run_all, runs_due
 from dietcl.methods import every_method
@@ -27,7 +27,7 @@ from dietcl.report.tables import comparison_rows
 from dietcl.run import execute, stream_of
 from dietcl.streams.index import open_manifest
 from dietcl.streams.sources import SOURCES, Source
-from dietcl.streams.sources.registry import READERS, Reader, prepare_in_cache
+from dietcl.streams.sources.registry import READERS, Reader, prepare_in_cache, stream_name
 
 _EXECUTION = {field.name for field in dataclasses.fields(Execution)}
 
@@ -112,7 +112,7 @@ def open_stream(source: str | Path, **options: Any) -> StreamInfo:
 
     Options are those of `dietcl train --help` that cut a stream: recipe, time_steps, label_rate, cut, seed and others.
     """
-    stream, _ = stream_of(build_config(name := _stream_name(source), **options))
+    stream, _ = stream_of(build_config(name := stream_name(source), **options))
     steps = tuple(
         TimeStepInfo(step.t, len(step.labeled), len(step.unlabeled), len(test.rows), step.new_classes)
         for step, test in zip(stream.steps, stream.tests, strict=True)
@@ -176,6 +176,8 @@ def compare(
     check_value("seeds", Count, seeds)
     check_value("jobs", Limit, jobs)
     place = Path(out)
+    if not preset and not options.get("encoder"):
+        preset = default_preset(stream.name if isinstance(stream, StreamInfo) else stream_name(stream), *names)
     runs = [
         (_config(stream, name, preset, {**options, "seed": seed}), place / f"{name.replace(':', '-')}-seed{seed}")
         for name in names
@@ -232,16 +234,7 @@ def weights_identity(config: RunConfig) -> str | None:
     return digest(shipped(config.model.encoder)) if config.weights == "shipped" else config.weights
 
 
-def _stream_name(source: str | Path) -> str:
-    """Return the name of a built-in stream or the path of a manifest, which is prepared if need be."""
-    name, path = str(source), Path(source)
-    if name in SOURCES or path.suffix in (".parquet", ".zip") or not path.exists():
-        return name
-    manifest = path / MANIFEST
-    return str(manifest if manifest.is_file() else prepare(path))
-
-
 def _config(stream: StreamInfo | str | Path, method: str, preset: str, options: dict[str, Any]) -> RunConfig:
     if isinstance(stream, StreamInfo):
         return build_config(stream.name, method, preset, **{**stream.options, **options})
-    return build_config(_stream_name(stream), method, preset, **options)
+    return build_config(stream_name(stream), method, preset, **options)

@@ -3,9 +3,9 @@
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from dietcl.errors import UserError
 
@@ -18,6 +18,19 @@ class Valid:
     advice: str
 
 
+@dataclass(frozen=True)
+class Later:
+    """Metadata of an option that is left out of files and hashes at its default, as they were before it existed."""
+
+
+@dataclass(frozen=True)
+class FormerName:
+    """Metadata of an option that files and hashes know by another name."""
+
+    name: str
+
+
+Mark = TypeVar("Mark", Later, FormerName)
 Weight = Annotated[float, Valid(lambda value: 0 <= value < math.inf, "give a weight from 0")]
 Factor = Annotated[float, Valid(lambda value: 0 < value < math.inf, "give a factor above 0")]
 FromZero = Annotated[float, Valid(lambda value: 0 <= value < math.inf, "give a number from 0")]
@@ -40,6 +53,35 @@ class CheckedOptions:
 
     def __post_init__(self) -> None:
         check_options(type(self), vars(self))
+
+
+def later_options(kind: type) -> set[str]:
+    """Return the names of a dataclass's options that came `Later`."""
+    return {option.name for option in fields(kind) if _marks(option, Later)}
+
+
+def plain_values(options: Any) -> dict[str, Any]:
+    """Return the options of a dataclass, and of those in it, as files and hashes know them."""
+    found = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if not (_marks(option, Later) and value == option.default):
+            found[_plain_name(option)] = plain_values(value) if is_dataclass(value) else value
+    return found
+
+
+def with_plain_values(options: Any, values: Mapping[str, Any]) -> Any:
+    """Return options of a dataclass with values by their present or former names."""
+    names = {_plain_name(option): option.name for option in fields(options)}
+    return replace(options, **{names.get(name, name): value for name, value in values.items()})
+
+
+def _plain_name(option: Field[Any]) -> str:
+    return next((mark.name for mark in _marks(option, FormerName)), option.name)
+
+
+def _marks(option: Field[Any], kind: type[Mark]) -> list[Mark]:
+    return [mark for mark in getattr(option.type, "__metadata__", ()) if isinstance(mark, kind)]
 
 
 def check_options(kind: type, given: Mapping[str, Any]) -> None:

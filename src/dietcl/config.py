@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from dietcl.budget.budget import Budget
-from dietcl.checked_options import CheckedOptions, Count, FromZero, Limit, Valid, check_options
+from dietcl.checked_options import CheckedOptions, Count, FromZero, Limit, Valid, check_options, plain_values
 from dietcl.errors import UserError
 from dietcl.methods.method_options import Options
 from dietcl.models.presets import MODELS, ModelConfig
@@ -109,9 +109,12 @@ _small_preset = partial(Preset, augmentation=Augmentation(crop=0.5), budget="40"
 # Larger rates, because updates are few and small.
 _MICRO = Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4)
 _NANO = Training(batch=64, micro_batch=64, lr=4e-3, head_lr=2e-2, lr_floor=5e-4)
+# A trained encoder of photos: rates that do not spoil it.
+_LITE = Training(batch=64, micro_batch=64, lr=5e-4, head_lr=5e-3, lr_floor=5e-5, layer_decay=0.9)
 PRESETS: dict[str, Preset] = {
     "micro": _small_preset(model=MODELS["micro"], training=_MICRO),  # 32 px on a laptop's CPU
     "nano": _small_preset(model=MODELS["nano"], training=_NANO),  # a quarter of its cost, for experiments of many runs
+    "lite": _small_preset(model=MODELS["lite"], training=_LITE, budget="200"),  # photos on a laptop's CPU
     **{name: Preset(model=MODELS[name]) for name in ("tiny", "small", "base", "large")},
 }
 
@@ -167,7 +170,7 @@ class RunConfig(CheckedOptions):
 
     def resolved(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        plain: dict[str, Any] = json.loads(json.dumps(plain_values(self), default=str))
         return plain
 
     def hash(self) -> str:

@@ -11,9 +11,9 @@ from dietcl.config import PRESETS, Evaluation, Preset, RunConfig, StreamSource, 
 from dietcl.errors import UserError
 from dietcl.execution import Execution
 from dietcl.files import MANIFEST, default_cache
-from dietcl.methods import method_config
+from dietcl.methods import method_config, needed_abilities
 from dietcl.methods.method_options import Options
-from dietcl.models.presets import OWN_PATCHES, ModelConfig
+from dietcl.models.presets import SHIPPED, ModelConfig
 from dietcl.streams.options import EVEN_CUTS, Cut, Recipe, RecipeOptions
 from dietcl.streams.sources import SOURCES
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # `--help` needs neither
     from dietcl.streams.manifest import Facts
 
 _WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024}  # of the presets' timm encoders
+_PUBLISHED = ("pool", "image_size", "crop_ratio", "interpolation")  # options that an encoder has values of its own for
 # The parts of a RunConfig whose options go by their own names.
 GROUPS = ("method_config", "recipe", "training", "augmentation", "model", "evaluation")
 _CUT = {"recipe", "time_steps", "cut"}
@@ -36,7 +37,7 @@ def build_config(
 ) -> RunConfig:
     """Return the configuration of a run; options have the names that `dietcl train --help` lists, with underscores.
 
-    Without a preset, an encoder takes the one of its size; without either, the preset is micro.
+    Without a preset, an encoder takes the one of its size; `default_preset` says which one it is without either.
     """
     return with_options(default_config(str(stream), method, preset, encoder), **options)
 
@@ -45,7 +46,8 @@ def default_config(stream: str, method: str, size: str, encoder: str = "") -> Ru
     """Return the configuration of METHOD or METHOD:VARIANT on a stream with every option at its default."""
     for name, value in (("method", method), ("preset", size), ("encoder", encoder)):
         check_value(name, str, value)
-    sizes, source = fitting_preset(size, encoder), open_source(stream)
+    source = open_source(stream)
+    sizes = fitting_preset(size if size or encoder else default_preset(stream, method), encoder)
     facts: Any = source or manifest_facts(Path(stream))
     augmentation = sizes.augmentation if facts.mirror else dataclasses.replace(sizes.augmentation, flip=False)
     return RunConfig(
@@ -63,20 +65,28 @@ def default_config(stream: str, method: str, size: str, encoder: str = "") -> Ru
     )
 
 
+def default_preset(stream: str, *methods: str) -> str:
+    """Return `lite` if all methods take features of a fixed encoder, on images of one's own, and otherwise `micro`."""
+    trained = (getattr(method_config(method), "trains_encoder", True) or needed_abilities(method) for method in methods)
+    return "micro" if stream in SOURCES or any(trained) else "lite"
+
+
 def fitting_preset(size: str = "", encoder: str = "") -> Preset:
-    """Return a preset by name, or the one closest in width to an encoder; an encoder sets its own image size."""
+    """Return a preset by name, or the one closest in width to an encoder, which is given images as it was published."""
     if not encoder:
         return preset(size or "micro")
     of_encoder = {sizes.model.encoder: sizes for sizes in PRESETS.values()}
     if encoder in of_encoder:
-        found, image_size = of_encoder[encoder], of_encoder[encoder].model.image_size
+        found = of_encoder[encoder]
+        own = {name: getattr(found.model, name) for name in _PUBLISHED}
     else:
-        from dietcl.models.timm_models import encoder_size
+        from dietcl.models.timm_models import published
 
-        width, image_size = encoder_size(encoder)
-        found = PRESETS[min(_WIDTHS, key=lambda name: abs(math.log(_WIDTHS[name] / width)))]
+        facts = published(encoder)
+        found = PRESETS[min(_WIDTHS, key=lambda name: abs(math.log(_WIDTHS[name] / facts.width)))]
+        own = {name: getattr(facts, name) for name in _PUBLISHED[1:]} | {"pool": "auto"}
     found = preset(size) if size else found
-    return dataclasses.replace(found, model=dataclasses.replace(found.model, encoder=encoder, image_size=image_size))
+    return dataclasses.replace(found, model=dataclasses.replace(found.model, encoder=encoder, **own))
 
 
 def with_options(config: RunConfig, **options: Any) -> RunConfig:
@@ -127,7 +137,7 @@ def method_options(method: str, sizes: Preset) -> Options:
 def resolve_weights(weights: str | Path | None, model: ModelConfig) -> str | None:
     """Return what a RunConfig says of the first weights: `shipped`, a file, a timm name, or None for random ones."""
     if weights == "auto":
-        return "shipped" if model.encoder in OWN_PATCHES else model.encoder
+        return "shipped" if model.encoder in SHIPPED else model.encoder
     return str(weights) if isinstance(weights, Path) else None if weights == "random" else weights
 
 

@@ -1,6 +1,7 @@
 """How a run is carried out, apart from what it computes; free of torch."""
 
 import math
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,7 +12,25 @@ from dietcl.errors import UserError
 from dietcl.streams.options import BAD_SHARE
 
 Precision = Literal["auto", "float32", "bfloat16"]
+SIZE_ADVICE = "give a size such as 10GB or 500MB, or 0 for none"
+_UNITS = ("", "kb", "mb", "gb", "tb")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(kb|mb|gb|tb)?")
 _THREADS = "give at least 1, or leave it out for all cores"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as 10GB, 1.5TB, 500MB or 0."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None or (not found[2] and float(found[1])):
+        raise ValueError(f"{text} is not a size")
+    return int(float(found[1]) * 1000 ** _UNITS.index(found[2] or "kb"))
+
+
+def is_size(text: str) -> bool:
+    """Tell whether `parse_size` can read a text."""
+    with suppress(ValueError):
+        return parse_size(text) >= 0
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +53,8 @@ class Execution(CheckedOptions):
     """Minutes between checkpoints, if that comes first."""
     keep_checkpoints: Count = 2
     """How many checkpoints to keep; a damaged one leaves those before it."""
+    cache_size: Annotated[str, Valid(is_size, SIZE_ADVICE)] = "10GB"
+    """Features of images that a frozen encoder computed, kept on disk for all runs; the oldest make room."""
     stop_after: str | None = None
     """Save and stop after this time, such as 2h, with exit code 75 (0 if torchrun or srun started several
     processes); run the same command to resume."""
@@ -41,6 +62,11 @@ class Execution(CheckedOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.time_limit  # noqa: B018 (it raises if the value is not a time)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of features that may be kept on disk."""
+        return parse_size(self.cache_size)
 
     @property
     def time_limit(self) -> float:

@@ -37,11 +37,13 @@ def measure(
     """Classify the labeled images of a manifest: of its test split, or all of them if that has no label."""
     index = open_manifest(manifest)
     rows, kind = _rows(index, manifest, split)
-    storage = Storage(index, model.image_size, bad_share=1.0)
+    storage = Storage(index, model.image_size, bad_share=1.0, resizing=model.resizing)
+    if model.lookup is not None:
+        model.lookup.open(storage.reader)
     predicted = np.full(len(rows), -1, np.int64)
     for start in range(0, len(rows), _CHUNK):
         part = slice(start, start + _CHUNK)
-        predicted[part] = model.scores(storage.read(rows[part])).argmax(1).cpu().numpy()
+        predicted[part] = model.scores(model.read(storage, rows[part])).argmax(1).cpu().numpy()
         progress(min(start + _CHUNK, len(rows)), len(rows))
     good = ~np.isin(rows, list(storage.bad))
     if not good.any():

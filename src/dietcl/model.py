@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from dietcl import __version__
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel
 from dietcl.budget.ledger import Ledger
-from dietcl.checked_options import Count, check_options, check_value
+from dietcl.checked_options import Count, check_options, check_value, with_plain_values
 from dietcl.engine.checkpoint_files import below, on_cpu
 from dietcl.engine.device import pick_device, pick_precision
 from dietcl.engine.learner import Learner
@@ -32,14 +33,19 @@ from dietcl.files import write_bytes, write_json
 from dietcl.launch import cores
 from dietcl.methods import METHODS, method_class, method_config
 from dietcl.methods.base import Method
+from dietcl.models.known_features import feature_lookup
 from dietcl.models.net import Net
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.plural import plural
-from dietcl.streams.augment import normalize
+from dietcl.streams.augment import plain_images
+from dietcl.streams.content_keys import content_key
 from dietcl.streams.decode import Unreadable
-from dietcl.streams.image_input import ImageInput, to_pixels
-from dietcl.streams.storage import squares
+from dietcl.streams.feature_lookup import CACHE_SIZE, FeatureLookup
+from dietcl.streams.image_input import ImageInput, read_bytes, to_pixels
+from dietcl.streams.lazy_images import Known, LazyImages
+from dietcl.streams.normalize import normalize
+from dietcl.streams.storage import Rows, Storage, squares
 
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
 FORMAT = 2  # format 1 has no pixel statistics: a model of it takes those of the installed timm
@@ -47,8 +53,8 @@ BATCH = 64
 _AT_ONCE = 16  # images that a thread decodes at a time: a task for each would take as long as a small image
 _NEEDED = ("format", "method", "method_config", "model", "classes", "seed", "cost", "tensors", "digest")
 _MODULES, _STATE = "modules/", "method/"
-# A batch of images, the squares that they become, and the work on them, which returns what cannot be read.
-_Decoding = tuple[list[ImageInput], Tensor, list[Future[list[Unreadable | None]]]]
+# A batch of images, the squares that they become, and the work on them, which returns what cannot be read or is known.
+_Decoding = tuple[list[ImageInput], Tensor, list[Future[tuple[list[Unreadable | None], Known | None]]]]
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,18 @@ class Prediction:
 class Model:
     """Classifies images as the run that trained it does."""
 
-    def __init__(self, description: dict[str, Any], net: Net, ledger: Ledger, method: Method) -> None:
-        self.description = description
+    def __init__(
+        self,
+        description: dict[str, Any],
+        net: Net,
+        ledger: Ledger,
+        method: Method,
+        lookup: FeatureLookup | None = None,
+    ) -> None:
+        self.description, self.lookup = description, lookup
         self.classes: tuple[str, ...] = tuple(description["classes"])
         self.image_size: int = description["model"]["image_size"]
+        self.resizing = ModelConfig(**description["model"]).resizing
         self._shape = (3, self.image_size, self.image_size)
         self._net, self._ledger, self._method = net, ledger, method
 
@@ -114,41 +128,73 @@ class Model:
             while ahead[0]:
                 current, ahead = ahead, self._decode(pool, list(islice(waiting, batch)))
                 yield from self._answer(current, top)
+        if self.lookup is not None:
+            self.lookup.flush()
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size]."""
+        """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size], or of lazy images."""
         with self._ledger.free(), torch.no_grad():
-            return self._method.predict(self._net, normalize(images.to(self._net.device))).float()
+            return self._method.predict(self._net, plain_images(images.to(self._net.device))).float()
+
+    def read(self, storage: Storage, rows: Rows) -> Tensor:
+        """Return images of a manifest for `scores`, read only if their features are not known."""
+        if self.lookup is None:
+            return storage.read(rows)
+        known = self.lookup.rows(rows)
+        return self._lazy(known, lambda: storage.read(rows))
+
+    def _lazy(self, known: Known, read: Callable[[], Tensor]) -> LazyImages:
+        device = self._net.device
+        return LazyImages(known, lambda: normalize(read().to(device)), self.image_size, device)
 
     def _decode(self, pool: ThreadPoolExecutor, images: list[ImageInput]) -> _Decoding:
         squares_BCHW = torch.empty((len(images), *self._shape), dtype=torch.uint8)
         parts = [slice(start, start + _AT_ONCE) for start in range(0, len(images), _AT_ONCE)]
         return images, squares_BCHW, [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
 
-    def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> list[Unreadable | None]:
-        """Write each image's center square into its place; returns why an image has none."""
+    def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> tuple[list[Unreadable | None], Known | None]:
+        """Write each image's center square into its place; returns why an image has none, and what is known."""
         failures: list[Unreadable | None] = [None] * len(images)
+        known = None
+        if self.lookup is not None:
+            images, known = self._look_up(self.lookup, images)
         array = squares_BCHW.numpy()
         for i, image in enumerate(images):
+            if known is not None and known.is_known[i] and not known.needs_pixels:
+                continue
             if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == self._shape:
                 squares_BCHW[i] = image
                 continue
             try:
-                pixels = to_pixels(image, self.image_size)
+                pixels = to_pixels(image, self.resizing.side(self.image_size))
             except Unreadable as failure:
                 failures[i] = failure
                 continue
-            if pixels.shape[:2] == self._shape[1:]:
+            if pixels.shape[:2] == self._shape[1:] and self.resizing.crop_ratio == 1:
                 array[i] = pixels.transpose(2, 0, 1)
             else:
-                squares_BCHW[i] = squares([pixels], self.image_size)[0]
-        return failures
+                squares_BCHW[i] = squares([pixels], self.image_size, self.resizing)[0]
+        return failures, known
+
+    def _look_up(self, lookup: FeatureLookup, images: list[ImageInput]) -> tuple[list[ImageInput], Known]:
+        """Return images, files among them as their bytes, and what the cache knows of files."""
+        keys = np.zeros((len(images), 16), np.uint8)
+        images = list(images)
+        for i, image in enumerate(images):
+            if isinstance(image, str | Path | bytes):
+                with suppress(Unreadable):  # it will be tried again, and fail
+                    data = images[i] = read_bytes(image)
+                    keys[i] = np.frombuffer(content_key(data), np.uint8)
+        return images, lookup.keys(keys)
 
     def _answer(self, decoding: _Decoding, top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
         images, squares_BCHW, parts = decoding
-        failures = list(chain.from_iterable(part.result() for part in parts))
-        good = [i for i, failure in enumerate(failures) if failure is None]
-        answers = iter(self._best(squares_BCHW if len(good) == len(failures) else squares_BCHW[good], top))
+        done = [part.result() for part in parts]
+        failures = list(chain.from_iterable(failed for failed, _ in done))
+        good = np.flatnonzero([failure is None for failure in failures])
+        good_BCHW = squares_BCHW if len(good) == len(failures) else squares_BCHW[good]
+        known = Known.join([known for _, known in done if known is not None])
+        answers = iter(self._best(good_BCHW if known is None else self._lazy(known.take(good), lambda: good_BCHW), top))
         for image, failure in zip(images, failures, strict=True):
             yield image, next(answers) if failure is None else failure
 
@@ -168,20 +214,26 @@ class Model:
 def save_model(learner: Learner, folder: Path) -> None:
     """Write everything that the learner's method needs to predict into a folder."""
     method, config = learner.method, learner.config
-    tensors = dict(learner.network.state_dict())
+    tensors = learner.network.merged_state()
     for name, module in method.predict_modules().items():
         tensors |= {f"{_MODULES}{name}/{key}": value for key, value in module.state_dict().items()}
     tensors |= {f"{_STATE}{name}": value for name, value in method.predict_state().items()}
     data = save(on_cpu(tensors), {"format": str(FORMAT)})
-    resizing = {"crop": "the square in the middle", "resize": "bilinear, antialiased", "size": config.model.image_size}
+    model = dataclasses.replace(config.model, train="full")  # its adapters are merged
+    resizing = {
+        "crop": f"the square in the middle, {model.crop_ratio:g} of the shorter side",
+        "resize": f"{model.interpolation}, antialiased",
+        "size": model.image_size,
+    }
     description = {
         "format": FORMAT,
         "dietcl": __version__,
         "method": config.method,
         "method_config": dataclasses.asdict(config.method_config),
-        "model": dataclasses.asdict(config.model),
+        "model": dataclasses.asdict(model),
         "classes": list(learner.stream.classes[: learner.net.classes]),
         "preprocessing": {**resizing, "mean": learner.network.pixel_mean, "std": learner.network.pixel_std},
+        "frozen": learner.loader.lookup is not None,
         "seed": config.seed,
         "cost": dataclasses.asdict(learner.ledger.cost),
         "tensors": {name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()},
@@ -191,7 +243,9 @@ def save_model(learner: Learner, folder: Path) -> None:
     write_json(folder / DESCRIPTION, description)
 
 
-def load_model(path: Path | str, device: str = "auto", precision: Precision = "auto") -> Model:
+def load_model(
+    path: Path | str, device: str = "auto", precision: Precision = "auto", cache_size: int | None = None
+) -> Model:
     """Load the model of a run folder; UserError says what is missing."""
     check_options(Execution, {"device": device, "precision": precision})
     folder = _folder_of(Path(path))
@@ -203,17 +257,21 @@ def load_model(path: Path | str, device: str = "auto", precision: Precision = "a
         advice = "import the file that registers it with register_method before the model is loaded"
         raise UserError(f"{folder}: there is no method {name}; {advice}")
     try:
-        method = method_class(name)(dataclasses.replace(method_config(name), **description["method_config"]))
+        method = method_class(name)(with_plain_values(method_config(name), description["method_config"]))
         network = build_network(ModelConfig(**description["model"]), seed)
         if description["format"] > 1:
             network.expect_pixels(*(map(float, description["preprocessing"][name]) for name in ("mean", "std")))
         network.to(place)
         network.head.cosine_scale = method.cosine_scale
         ledger = Ledger(Budget(1, "updates"), "images", 1, CostModel.from_json(description["cost"]))
-        net = Net(network, ledger, seed, dict, lambda sentence: None, pick_precision(precision, place))
-        method.setup(net)
+        kind, cache = pick_precision(precision, place), CACHE_SIZE if cache_size is None else cache_size
+        # Only now, as a hash of the weights tells whose features they are.
         network.head.grow(len(description["classes"]), torch.Generator())
         network.load_state_dict({k: value for k, value in tensors.items() if not k.startswith((_MODULES, _STATE))})
+        is_frozen = description.get("frozen", False)
+        lookup = feature_lookup(network, cache, kind, method.view) if is_frozen else None
+        net = Net(network, ledger, seed, dict, lambda sentence: None, kind, lookup)
+        method.setup(net)
         # First the state, because a method may need it to build its modules.
         method.load_predict_state({k: value.to(place) for k, value in below(tensors, _STATE).items()})
         for key, module in method.predict_modules().items():
@@ -221,7 +279,7 @@ def load_model(path: Path | str, device: str = "auto", precision: Precision = "a
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         files = f"{DESCRIPTION} and {TENSORS}"
         raise UserError(f"{folder}: its {files} do not fit this version ({reason(error)})") from None
-    return Model(description, net, ledger, method)
+    return Model(description, net, ledger, method, lookup)
 
 
 def _folder_of(path: Path) -> Path:

@@ -86,7 +86,8 @@ def execute(
         advice = "raise it, add --at-least-one, or label some images"
         raise UserError(f"--label-rate {config.recipe.label_rate}: {why}; {advice}")
     device = pick_device(execution.device, world.gpu)
-    equipment = Equipment(index, device, pick_precision(execution.precision, device), execution.bad_images, world)
+    precision, bad, cache = pick_precision(execution.precision, device), execution.bad_images, execution.cache_bytes
+    equipment = Equipment(index, device, precision, bad, world, cache)
     kind, *others = dict.fromkeys(world.exchange(str(equipment.precision).removeprefix("torch.")))
     if others:
         both = f"is {kind} on one device and {others[0]} on another"
@@ -206,6 +207,8 @@ def _learn(
         is_stopping = _is_stopping(world, deadline)
         is_late = time.monotonic() >= saved_at + 60 * execution.checkpoint_minutes
         is_due = moment == "step" or updates >= execution.checkpoint_every or is_late
+        if is_due or is_stopping:
+            learner.loader.keep_features()
         if event_log is not None and (is_due or is_stopping):
             save_state(learner, checkpoints, event_log.sync())
             updates, saved_at = 0, time.monotonic()

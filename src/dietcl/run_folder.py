@@ -16,6 +16,7 @@ import torch
 
 import dietcl
 from dietcl.budget.receipts import Item
+from dietcl.checked_options import later_options
 from dietcl.config import RunConfig
 from dietcl.engine.checkpoint_files import CHECKPOINTS
 from dietcl.engine.learner import Learner
@@ -23,6 +24,7 @@ from dietcl.engine.option_search import Found, Trial, Trials
 from dietcl.errors import UserError
 from dietcl.files import LOCK, digest, read_config, write_arrays, write_json
 from dietcl.models.checkpoints import shipped
+from dietcl.models.presets import ModelConfig
 from dietcl.streams.stream import Stream
 
 # Everything that a run and its report write; config.json is removed last, so that a half-emptied folder stays known.
@@ -35,6 +37,7 @@ _CUT_SHORT = re.compile(r"\.(\w+\.json|counts\.npz|confusion\.npz|samples\.npz|(
 _WORDS = {"stream_identity": "content of the stream", "weights_digest": "file of first weights"}
 _RECORDED = ("torch", "timm", "numpy", "pyarrow", "pillow", "simplejpeg", "opencv-python-headless", "matplotlib")
 _ROUNDING = ("device", "threads", "torch", "platform")
+_LATER = later_options(ModelConfig)
 _NONE = object()
 
 
@@ -145,12 +148,14 @@ def _items(saved: dict[str, Any]) -> tuple[Item, ...]:
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Say what differs, such as `training.lr (0.004 in the folder, 0.001 requested)`; nothing in a new folder."""
-    for key in wanted if found else ():
+    # What only the folder has is a later option that was set there, or what does not decide the result.
+    later = [key for key in found if key in _LATER and key not in wanted]
+    for key in (*wanted, *later) if found else ():
         if key == "hash":  # it follows from the rest
             continue
-        one, other = found.get(key, _NONE), wanted[key]
+        one, other = found.get(key, _NONE), wanted.get(key, _NONE)
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _differences(one, other, f"{prefix}{key}.")
         elif one != other:
-            before = "unset" if one is _NONE else one
-            yield _WORDS.get(key) or f"{prefix}{key} ({before} in the folder, {other} requested)"
+            before, now = ("unset" if value is _NONE else value for value in (one, other))
+            yield _WORDS.get(key) or f"{prefix}{key} ({before} in the folder, {now} requested)"

@@ -11,8 +11,8 @@ from dietcl.engine.evaluator import stratified_sample
 from dietcl.engine.learner import starting_network
 from dietcl.methods.pieces.ridge import solve
 from dietcl.run import stream_of
-from dietcl.streams.augment import normalize
 from dietcl.streams.loader import Loader
+from dietcl.streams.normalize import normalize
 from dietcl.streams.storage import Storage
 from dietcl.streams.stream import Rows
 
@@ -25,7 +25,7 @@ def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "
     (stream, index), place = stream_of(config), pick_device(device)
     network = starting_network(config)[0].to(place)
     encode = network.features if tokens == "mean" else network.query
-    loader = Loader(stream, Storage(index, config.model.image_size), place)
+    loader = Loader(stream, Storage(index, config.model.image_size, resizing=config.model.resizing), place)
 
     def features(rows: Rows) -> torch.Tensor:
         with torch.no_grad():

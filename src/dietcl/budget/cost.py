@@ -17,8 +17,9 @@ Operation = Literal[
 ]
 PROMPTED: tuple[Operation, ...] = ("prompt", "prompt_train", "prompt_forward")
 # Prices in passes under `images` accounting; other operations cost their FLOPs under both kinds.
+WITH_GRADIENT: tuple[Operation, ...] = ("train", "importance", "reconstruct", "prompt", "prompt_train")
 PER_IMAGE: dict[Operation, float] = {
-    **dict.fromkeys(("train", "importance", "reconstruct", "prompt", "prompt_train"), 1.0),
+    **dict.fromkeys(WITH_GRADIENT, 1.0),
     **dict.fromkeys(("forward", "prompt_forward", "reconstruct_forward"), 1 / 3),
 }
 Accounting = Literal["images", "flops"]
@@ -30,18 +31,19 @@ class CostModel:
     """FLOPs for one image; a pass is forward and backward, without the gradient of the image itself."""
 
     encoder_forward: int
-    encoder_pass: int
-    masked_forward: int
-    masked_pass: int
-    decoder_forward: int
-    decoder_pass: int
-    prompts: dict[str, Polynomial]  # the encoder's share of each operation in PROMPTED
+    encoder_pass: int  # of the complete encoder, whatever of it learns: the unit of cost
+    masked_forward: int = 0  # these four are 0 if patches cannot be masked
+    masked_pass: int = 0
+    decoder_forward: int = 0
+    decoder_pass: int = 0
+    prompts: dict[str, Polynomial]  # the encoder's share of each operation in PROMPTED; empty if it takes no prompts
     features: int
+    trained_pass: int = 0  # forward, and backward as far as the encoder learns; 0: all of it does
 
     @classmethod
     def from_json(cls, costs: dict[str, Any]) -> "CostModel":
         """Return the costs that dataclasses.asdict turned into JSON."""
-        return cls(**{**costs, "prompts": {name: tuple(costs["prompts"][name]) for name in PROMPTED}})
+        return cls(**{**costs, "prompts": {name: tuple(values) for name, values in costs["prompts"].items()}})
 
     def prompted(self, operation: Operation, num_prompts: int) -> int:
         """Return the FLOPs of the encoder with this many prompts."""
@@ -60,6 +62,17 @@ class CostModel:
         """Return the FLOPs of the head's forward and backward on given features, which need no gradient."""
         return 2 * self.head_forward(classes)
 
+    @property
+    def trains_all(self) -> bool:
+        """Whether all of the encoder learns."""
+        return not self.trained_pass
+
+    def train_flops(self, classes: int) -> int:
+        """Return the FLOPs of an image with gradient: a pass, or less if only a part of the encoder learns."""
+        encoder = self.trained_pass or self.encoder_pass
+        is_frozen = encoder == self.encoder_forward  # then the features need no gradient
+        return encoder + (self.head_train(classes) if is_frozen else self.head_pass(classes))
+
     def pass_flops(self, classes: int) -> int:
         """Return the FLOPs of one pass, the unit of cost."""
         return self.encoder_pass + self.head_pass(classes)
@@ -72,8 +85,8 @@ class CostModel:
             head = self.head_forward if operation == "prompt_forward" else self.head_pass
             return self.prompted(operation, prompts) + head(classes)
         costs: dict[str, int] = {
-            "train": self.pass_flops(classes),
-            "importance": self.pass_flops(classes),
+            "train": self.train_flops(classes),
+            "importance": self.train_flops(classes),
             "forward": self.encoder_forward + self.head_forward(classes),
             "reconstruct": self.masked_pass + self.decoder_pass,
             "reconstruct_forward": self.masked_forward + self.decoder_forward,

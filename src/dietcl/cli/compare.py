@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 
-from dietcl.checked_options import CheckedOptions, Count, Limit, Share
-from dietcl.cli.config_options import flat, gather, parse, pick, shared_fields, with_values
+from dietcl.checked_options import CheckedOptions, Count, Limit, Share, Valid
+from dietcl.cli.config_options import flat, gather, parse, pick, pick_stream, shared_fields, with_values
 from dietcl.cli.progress import notify, progress_bar
 from dietcl.clusters import On, cluster_options, steps_finished, work_pool
 from dietcl.config import Evaluation, RunConfig
-from dietcl.config_builder import default_config
+from dietcl.config_builder import default_config, default_preset
 from dietcl.errors import UserError
-from dietcl.execution import Execution, Precision
+from dietcl.execution import SIZE_ADVICE, Execution, Precision, is_size
 from dietcl.launch import cores
 from dietcl.methods import METHODS, every_method, method_config
 from dietcl.report.runs import RunRecord
@@ -32,6 +33,7 @@ DESCRIPTION = """Learn a stream with many methods under the same budget; print o
 Examples:
   dietcl compare --stream glyphs --methods all --seeds 1
   dietcl compare --methods dietcl,er,er:uniform,fixmatch --seeds 3 --budget 160 --out runs/four
+  dietcl compare --stream photos --methods linear_probe,ncm,acm,ranpac:frozen --encoder lite
   dietcl compare --methods all --tiny     (every method for two time steps: a smoke test)
   dietcl compare --stream photos/manifest.parquet --recipe time --methods dietcl,linear_probe
   dietcl compare --methods all --seeds 5 --on slurm --cluster partition=gpu,timeout_min=120,gpus_per_node=1
@@ -69,6 +71,8 @@ class Options(CheckedOptions):
     """What networks compute in; auto: bfloat16 on GPUs that have it, float32 elsewhere."""
     bad_images: Share = BAD_SHARE
     """Share of the images that may turn out unreadable before a run stops; they are replaced by others."""
+    cache_size: Annotated[str, Valid(is_size, SIZE_ADVICE)] = Execution.cache_size
+    """Features of images that a frozen encoder computed, kept on disk for all runs; the oldest make room."""
     json: bool = False
     """Print the table as JSON."""
 
@@ -78,13 +82,16 @@ class Options(CheckedOptions):
 
     def execution(self, fresh: bool) -> Execution:
         """Return how each run is executed."""
-        return Execution(device=self.device, precision=self.precision, bad_images=self.bad_images, fresh=fresh)
+        shared = {name: getattr(self, name) for name in ("device", "precision", "bad_images", "cache_size")}
+        return Execution(**shared, fresh=fresh)
 
 
 def main(arguments: list[str]) -> int:
     """Execute the runs, then print the table and write the report."""
     choices, rest = pick(arguments, stream="glyphs", preset="", encoder="")
-    shared = shared_fields(default_config(choices.stream, "dietcl", choices.preset, choices.encoder))
+    stream, methods = pick_stream(choices.stream), _methods(pick(rest, methods=Options.methods)[0].methods)
+    size = choices.preset or ("" if choices.encoder else default_preset(stream, *methods))
+    shared = shared_fields(default_config(stream, methods[0], size, choices.encoder))
     if "--tiny" in rest:
         tiny = {"first_time_steps": 2, "budget": "3", "evaluation": Evaluation(test_images=200)}
         shared = [(name, kind, tiny.get(name, default)) for name, kind, default in shared]
@@ -92,8 +99,8 @@ def main(arguments: list[str]) -> int:
     options: Options = parsed.options
     values = {name: getattr(parsed, name) for name, _, _ in shared}
     runs = []
-    for method in _methods(options.methods):
-        config = with_values(default_config(choices.stream, method, choices.preset, choices.encoder), **values)
+    for method in methods:
+        config = with_values(default_config(stream, method, size, choices.encoder), **values)
         if options.tiny and config.first_time_steps is not None:
             config = replace(config, first_time_steps=min(config.first_time_steps, config.recipe.time_steps))
         name = method.replace(":", "-")

@@ -28,6 +28,17 @@ def pick(arguments: list[str], **choices: str) -> tuple[argparse.Namespace, list
     return parser.parse_known_args(arguments)
 
 
+def pick_stream(stream: str) -> str:
+    """Return the stream of a choice; a folder or table of images is prepared in the cache first, with progress."""
+    if not Path(stream).exists() or Path(stream).suffix in (".parquet", ".zip"):
+        return stream
+    from dietcl.cli.progress import progress_bar
+    from dietcl.streams.sources.registry import stream_name
+
+    with progress_bar(f"preparing {stream}", "images") as update:
+        return stream_name(stream, update)
+
+
 def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[str]]:
     """Take out the first argument that is no option and no option's value; `flags` are options without a value."""
     found, rest, is_value = "", [], False

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dietcl.cli.config_options import parse
-from dietcl.methods import describe
+from dietcl.methods import describe, needed_abilities
+from dietcl.models.presets import ABILITIES
 
 DESCRIPTION = """List the methods with what they keep between time steps and what an image costs them, in passes.
 
@@ -31,7 +32,9 @@ def main(arguments: list[str]) -> int:
     if options.json:
         shown = ("name", "description", "keeps", "cost")
         rows = [
-            {name: getattr(entry, name) for name in shown} | {"variants": list(entry.variants)} for entry in describe()
+            {name: getattr(entry, name) for name in shown}
+            | {"needs": sorted(needed_abilities(entry.name)), "variants": list(entry.variants)}
+            for entry in describe()
         ]
         print(json.dumps(rows, indent=1))
         return 0
@@ -39,6 +42,7 @@ def main(arguments: list[str]) -> int:
     table = Table(*titles, box=None, header_style="bold", padding=(0, 2, 0, 0))
     for entry in describe():
         names = "\n".join([entry.name, *(f"  :{variant}" for variant in entry.variants)])
-        table.add_row(names, entry.description, entry.keeps, entry.cost)
+        needs = "".join(f" (needs {ABILITIES[ability]})" for ability in needed_abilities(entry.name))
+        table.add_row(names, f"{entry.description.removesuffix('.')}{needs}", entry.keeps, entry.cost)
     Console().print(table)
     return 0

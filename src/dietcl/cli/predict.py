@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from dietcl.checked_options import CheckedOptions, Count
+from dietcl.checked_options import CheckedOptions, Count, Valid
 from dietcl.cli.config_options import parse
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
+from dietcl.execution import SIZE_ADVICE, Execution, is_size, parse_size
 from dietcl.plural import plural
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.options import IMAGE_SUFFIXES
@@ -59,6 +60,8 @@ class Options(CheckedOptions):
     """auto, cpu, cuda, cuda:1 or mps."""
     threads: int | None = None
     """CPU threads (all cores by default)."""
+    cache_size: Annotated[str, Valid(is_size, SIZE_ADVICE)] = Execution.cache_size
+    """Features of images that a frozen encoder computed, kept on disk for the next time; the oldest make room."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +81,8 @@ def main(arguments: list[str]) -> int:
 
     images = list(find_images(options.paths))
     set_threads(options.threads)
-    broken = _print_answers(load_model(options.run, options.device), images, options)
+    model = load_model(options.run, options.device, cache_size=parse_size(options.cache_size))
+    broken = _print_answers(model, images, options)
     if broken:
         print(f"{len(broken)} of {plural(len(images), 'image')} could not be read:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in broken), file=sys.stderr)

@@ -11,6 +11,7 @@ from dietcl.engine.device import set_threads
 from dietcl.engine.distributed import World, default_threads
 from dietcl.errors import NotFinite, Stopped, UserError
 from dietcl.execution import Execution
+from dietcl.plural import plural
 from dietcl.report.runs import RunRecord
 from dietcl.report.tables import comparison_table
 from dietcl.run import execute
@@ -52,4 +53,6 @@ def show(folder: Path) -> None:
     console.print(comparison_table([run], console))
     if run.receipts is not None and not run.receipts.passes:
         print(f"nothing was learned: --budget {run.budget} is less than one update")
+    if run.receipts is not None and (read := run.receipts.features_read):
+        print(f"cache: the features of {plural(read, 'image')} were read and not computed (charged as if they were)")
     print(f"run: {folder}")

@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dietcl.cli.config_options import flat, gather, option, parse, pick, shared_fields, with_values
+from dietcl.cli.config_options import flat, gather, option, parse, pick, pick_stream, shared_fields, with_values
 from dietcl.config import RunConfig
 from dietcl.config_builder import default_config, default_folder
 from dietcl.errors import UserError
@@ -18,16 +18,21 @@ DESCRIPTION = """Learn a stream with a method under a budget.
 Examples:
   dietcl train --stream glyphs --method dietcl --budget 40
   dietcl train --stream glyphs --method er --sampling uniform --seed 3
+  dietcl train --stream photos --method linear_probe   (a folder photos/CLASS/image.jpg; a classifier in minutes)
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --budget 2h
+  dietcl train --stream photos --method er:uniform --encoder vit_small_patch16_dinov3 --train lora --budget 2h
   dietcl train --method dietcl:release --encoder vit_base_patch16_224.mae --budget 500
   dietcl train --stream photos/manifest.parquet --stop-after 2h --out runs/photos   (the same again next night)
   torchrun --nproc-per-node 4 -m dietcl train --preset base --budget 500   (4 processes, the same result)
 
 Four options decide which further ones there are; name them and ask for --help again:
-  --stream   a built-in stream (dietcl streams lists them), a manifest (.parquet) or a pack (.zip); default glyphs
+  --stream   a built-in stream (dietcl streams lists them), a folder or table of images, a manifest (.parquet) or a
+             pack (.zip); default glyphs
   --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
-  --preset   micro, nano, tiny, small, base or large; default micro, or the one of the encoder's size
-  --encoder  micro, nano or the timm name of a plain vision transformer; sets its own image size"""
+  --preset   micro, nano, lite, tiny, small, base or large; default the one of the encoder's size, or else lite for
+             methods that leave the encoder as it is, on images of your own, and micro for all others
+  --encoder  micro, nano, lite or the timm name of an image model (dietcl encoders lists them); it is given images as
+             it was published with: their size, crop, interpolation and pooling"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ def _parse_quietly(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
 def parse_run(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
     """Turn the command line into a configuration: first the choices, then the options that they open up."""
     choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="", encoder="")
-    config = default_config(choices.stream, choices.method, choices.preset, choices.encoder)
+    config = default_config(pick_stream(choices.stream), choices.method, choices.preset, choices.encoder)
     fields = (
         flat("method_config", config.method_config),
         option("seed", int, 0, "Seed of the stream, the draws and the weights."),

@@ -15,7 +15,7 @@ from dietcl.engine.distributed import World
 from dietcl.methods.base import Method
 from dietcl.models.net import Net
 from dietcl.rng import numpy_generator
-from dietcl.streams.augment import normalize
+from dietcl.streams.augment import plain_images
 from dietcl.streams.loader import Loader
 from dietcl.streams.stream import Stream, TestStep
 
@@ -138,7 +138,7 @@ class Evaluator:
 
 def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[np.int64]) -> Answers:
     """Return predicted classes and losses of a chunk."""
-    scores = method.predict(net, normalize(images)).float()
+    scores = method.predict(net, plain_images(images)).float()
     known = (labels >= 0) & (labels < net.classes)
     targets = torch.from_numpy(np.where(known, labels, 0)).to(scores.device)
     losses = F.cross_entropy(scores, targets, reduction="none").cpu().double().numpy()

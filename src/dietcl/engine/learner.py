@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,12 +13,17 @@ from dietcl.config import RunConfig
 from dietcl.engine.distributed import World, default_threads
 from dietcl.engine.evaluator import ClassCounts, Counts, Evaluator
 from dietcl.engine.resume_position import Position
-from dietcl.methods import method_class
+from dietcl.errors import UserError
+from dietcl.methods import METHODS, method_class, needed_abilities
 from dietcl.methods.base import Method
 from dietcl.models.checkpoints import load_weights, shipped
+from dietcl.models.encoder import Encoder
 from dietcl.models.flops import cost_model
+from dietcl.models.known_features import feature_lookup
 from dietcl.models.net import Net
-from dietcl.models.network import Network, build_network
+from dietcl.models.network import Network, Weights, build_network
+from dietcl.models.presets import ABILITIES
+from dietcl.streams.feature_lookup import CACHE_SIZE
 from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
 from dietcl.streams.options import BAD_SHARE
@@ -47,6 +53,7 @@ class Equipment:
     precision: torch.dtype = torch.float32
     bad_share: float = BAD_SHARE  # share of the images that may be unreadable
     world: World = field(default_factory=World)
+    cache_size: int = CACHE_SIZE  # bytes of features that may be kept on disk
 
 
 @dataclass
@@ -81,21 +88,39 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: 
     method = method_class(config.method)(config.method_config)
     stream = stream.union() if method.learns == "union" else stream
     network, origin = starting_network(config)
+    refuse_unfit(config, method, network.encoder)
     network.to(device)
     network.head.cosine_scale = method.cosine_scale
     budget = Budget.parse(config.budget)
     # If the budget is time, all processes must read the same clock to decide alike.
     clocks = (world.clock, world.tick) if world.size > 1 and budget.unit == "seconds" else (time.monotonic,)
     ledger = Ledger(budget, config.accounting, config.training.batch, cost_model(config.model), *clocks)
-    storage = Storage(equipment.index, config.model.image_size, equipment.bad_share, default_threads(world))
-    loader = Loader(stream, storage, device)
-    net = Net(
-        network, ledger, config.seed, lambda: starting_network(config)[0].state_dict(), recorder.notify, precision
-    )
+    model, threads = config.model, default_threads(world)
+    storage = Storage(equipment.index, model.image_size, equipment.bad_share, threads, model.resizing)
+    is_frozen = network.is_frozen or not method.trains_encoder
+    lookup = feature_lookup(network, equipment.cache_size, precision, method.view) if is_frozen else None
+    if lookup is not None:
+        lookup.open(storage.reader)
+    loader = Loader(stream, storage, device, lookup)
+    initial = partial(_initial_weights, config)
+    net = Net(network, ledger, config.seed, initial, recorder.notify, precision, lookup)
     method.setup(net)
     evaluator = Evaluator(stream, loader, ledger, config.evaluation.test_images, world)
     counts = Counts.empty(len(stream.tests)), ClassCounts.empty(len(stream.tests), len(stream.classes))
     return Learner(config, stream, loader, network, net, ledger, method, evaluator, *counts, recorder, world, origin)
+
+
+def refuse_unfit(config: RunConfig, method: Method, encoder: Encoder) -> None:
+    """Raise, naming the methods that fit, if a method needs what the encoder cannot do."""
+    if missing := method.needs - encoder.abilities:
+        lack = " and ".join(words for ability, words in ABILITIES.items() if ability in missing)
+        fit = ", ".join(name for name in METHODS if needed_abilities(name) <= encoder.abilities)
+        what = f"--method {config.method}: needs an encoder with {lack}"
+        raise UserError(f"{what}, which {config.model.encoder} does not have; methods that fit are {fit}")
+
+
+def _initial_weights(config: RunConfig) -> Weights:
+    return starting_network(config)[0].state_dict()
 
 
 def starting_network(config: RunConfig) -> tuple[Network, str]:

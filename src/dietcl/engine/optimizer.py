@@ -15,7 +15,8 @@ from dietcl.models.network import Network
 def build_optimizer(network: Network, extra: Mapping[str, nn.Module], config: Training) -> torch.optim.AdamW:
     """Return a fresh AdamW; the "peak" of a group is its highest learning rate."""
     groups = _encoder_groups(network.encoder, config)
-    groups += _plain_groups(network.decoder, config.lr, config.weight_decay)
+    if network.decoder is not None:
+        groups += _plain_groups(network.decoder, config.lr, config.weight_decay)
     groups += _plain_groups(network.head, config.head_lr, config.weight_decay)
     for module in extra.values():
         groups += _plain_groups(module, config.lr, config.weight_decay)
@@ -48,23 +49,18 @@ def load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 
 
 def _encoder_groups(encoder: Encoder, config: Training) -> list[dict[str, Any]]:
-    """Group the encoder by depth: a block learns slower by the layer decay than the one above it."""
+    """Group what learns of the encoder by layer: each learns slower by the layer decay than the one above it."""
     groups: dict[tuple[int, float], dict[str, Any]] = {}
-    exempt = encoder.vit.no_weight_decay()
-    for name, parameter in encoder.vit.named_parameters():
-        above = encoder.depth - _layer(name, encoder.depth)
+    exempt, layers = encoder.no_weight_decay(), encoder.layers()
+    for name, parameter in encoder.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        above = encoder.depth - layers[name]
         decay = 0.0 if parameter.ndim <= 1 or name in exempt else config.weight_decay
         peak = config.lr * config.layer_decay ** (above + 1)
         group = groups.setdefault((above, decay), {"params": [], "weight_decay": decay, "peak": peak})
         group["params"].append(parameter)
     return list(groups.values())
-
-
-def _layer(name: str, depth: int) -> int:
-    """Count layers from 0, the patch embedding; the final norm is above the last block."""
-    if name.startswith("blocks."):
-        return int(name.split(".")[1]) + 1
-    return depth + 1 if name.startswith("norm.") else 0
 
 
 def _plain_groups(module: nn.Module, peak: float, weight_decay: float) -> list[dict[str, Any]]:

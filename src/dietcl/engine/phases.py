@@ -43,12 +43,13 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
     key = (learner.config.seed, step.t, len(position.done))
     micros = range(config.batch // config.micro_batch)
     draws = sample_updates(pools, counts, key, position.made, [*world.own_share(micros)])
-    ready = learner.loader.iterate(draws, ahead=learner.config.augmentation)
+    augmentation = None if phase.plain else learner.config.augmentation
+    ready = learner.loader.iterate(draws, ahead=augmentation)
     classes = torch.from_numpy(step.classes).to(learner.device)
 
     def micro_batch(micro: int) -> Batch:
         drawn, images = next(ready)
-        return make_batch(drawn, images, classes, learner.config.augmentation, (*key, position.made, micro))
+        return make_batch(drawn, images, classes, augmentation, (*key, position.made, micro))
 
     while ledger.affords(position.cost, learner.position.pace, allotment):
         started, spent, fraction = ledger.clock(), ledger.spent, ledger.spent_fraction(allotment)

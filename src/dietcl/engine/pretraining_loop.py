@@ -52,11 +52,13 @@ def pretrain(
 ) -> Network:
     """Pre-train in a folder, or go on after the last checkpoint in it; raises Stopped after a stop on request."""
     network = build_network(model, config.seed).to(device)
+    if network.decoder is None:
+        raise UserError(f"--encoder {model.encoder}: its patches cannot be masked; choose a vision transformer")
     stream = cached_stream("pretrain", index, Recipe(recipe="data", time_steps=1, label_rate=0), config.seed)
     ledger = Ledger(Budget(config.updates, "updates"), "images", config.batch, cost_model(model))
     ledger.open(1, 0)
     net = Net(network, ledger, config.seed, network.state_dict, notify)
-    loader = Loader(stream, Storage(index, model.image_size, bad_share), device)
+    loader = Loader(stream, Storage(index, model.image_size, bad_share, resizing=model.resizing), device)
     # Only now: a run that cannot be started must not claim the folder.
     with locked(make_folder(folder), notify), disk_errors(folder):
         wanted = json.loads(json.dumps({"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash}))
@@ -80,6 +82,7 @@ def _learn(
     notify: Callable[[str], None],
 ) -> None:
     """Run the remaining updates, saving on the way."""
+    assert network.decoder is not None
     parameters = [*network.encoder.parameters(), *network.decoder.parameters()]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},

@@ -12,8 +12,8 @@ from dietcl.metrics import NEVER_REVEALED, NO_ANSWER
 from dietcl.models.decoder import hide
 from dietcl.models.net import Net
 from dietcl.models.network import Network
-from dietcl.streams.augment import denormalize, normalize
 from dietcl.streams.loader import Loader
+from dietcl.streams.normalize import denormalize, normalize
 from dietcl.streams.stream import Rows, TestStep
 
 PREDICTIONS = 40
@@ -24,7 +24,7 @@ def save_samples(learner: Learner, path: Path) -> None:
     """Write test images with their predictions, frequent mistakes and reconstructed images as samples.npz."""
     arrays = _predictions(learner) | _mistakes(learner)
     step = next((step for step in reversed(learner.stream.steps) if len(step.unlabeled)), None)
-    if step is not None:
+    if step is not None and learner.network.decoder is not None:
         network, net, ledger, loader = learner.network, learner.net, learner.ledger, learner.loader
         arrays |= reconstruction_pictures(network, net, ledger, loader, step.unlabeled, "samples")
     write_arrays(path, arrays)
@@ -39,7 +39,7 @@ def reconstruction_pictures(
         patches, mask = net.reconstructions(images, (key,))
     return {
         "originals": _pixels(images),
-        "masked": _pixels(hide(images, mask, network.encoder.patch)),
+        "masked": _pixels(hide(images, mask, network.tokens.patch)),
         "reconstructed": _pixels(network.paint(images, patches, mask)),
     }
 

@@ -15,6 +15,7 @@ from dietcl.errors import UserError
 from dietcl.methods import semi_supervised_options as semi
 from dietcl.methods import supervised_options as supervised
 from dietcl.methods.method_options import MethodOptions, Options
+from dietcl.models.presets import Ability
 
 if TYPE_CHECKING:
     from dietcl.methods.base import Method
@@ -99,6 +100,11 @@ def method_config(name: str) -> Options:
         known = ", ".join(f"{method}:{other}" for other in entry.variants) or "none"
         raise UserError(f"--method {name}: no such variant; there are {known}")
     return entry.variants[variant]
+
+
+def needed_abilities(name: str) -> frozenset[Ability]:
+    """Return what METHOD or METHOD:VARIANT needs of an encoder besides features."""
+    return getattr(method_config(name), "needs", frozenset())
 
 
 def every_method() -> list[str]:

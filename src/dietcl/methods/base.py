@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from dietcl.methods.method_options import NoOptions, Options
 from dietcl.models.net import Net
+from dietcl.models.presets import Ability
 from dietcl.streams.batch import Batch, Part
+from dietcl.streams.lazy_images import View
 from dietcl.streams.options import Mix, PoolName
 from dietcl.streams.stream import TimeStep
 
@@ -45,6 +47,8 @@ class Phase:
     """Expected passes per image of the first update; later updates are expected to cost what the first one did."""
     fresh: bool = False
     """Start from the initial weights of the run, provided that one update fits the budget."""
+    plain: bool = False
+    """Take images as they are, neither cropped nor mixed: a frozen encoder then computes each only once."""
     reserve: Reserve = Reserve()
 
 
@@ -80,11 +84,23 @@ class Method(ABC):
     """What the method stores between time steps, for `dietcl methods`."""
     cost: ClassVar[str] = ""
     """Passes per image drawn, in words, for `dietcl methods`."""
+    view: ClassVar[View] = "features"
+    """What of a frozen encoder's answers the cache keeps: what `net.features` or what `net.query` returns."""
     learns: ClassVar[Literal["stream", "union"]] = "stream"
     """union: learns all time steps at once under the sum of their budgets, as a reference."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        """What the encoder must be able to do besides features."""
+        return getattr(self.config, "needs", frozenset())
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether the encoder ever learns; if not, features of unchanged images are computed once and kept."""
+        return getattr(self.config, "trains_encoder", True)
 
     @property
     def cosine_scale(self) -> float | None:

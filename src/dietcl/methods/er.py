@@ -18,7 +18,8 @@ class ER(PlannedMethod):
 
     def setup(self, net: Net) -> None:
         # DietCL reconstructs a third of its images.
-        self._saved_share = max(0.0, 1 - net.relative_flops("reconstruct")) / 3
+        saved = 1 - net.relative_flops("reconstruct") if self.config.dietcl_flops else 0.0
+        self._saved_share = max(0.0, saved) / 3
 
     def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         mix = Mix(labeled=1 / 2, memory=1 / 2, past_only=True, capacity=self.config.memory)

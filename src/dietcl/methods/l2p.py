@@ -36,10 +36,11 @@ class L2P(TaughtMethod):
 
     Config = L2POptions
     config: L2POptions
+    view = "query"
 
     def setup(self, net: Net) -> None:
         config = self.config
-        self._prompts = net.build(lambda: PromptPool(config.pool, config.length, config.top, net.dim), "prompts")
+        self._prompts = net.build(lambda: PromptPool(config.prompts, config.length, config.top, net.dim), "prompts")
         if not config.frozen:
             self.teacher = net.copy()  # it computes the queries
 

@@ -24,7 +24,7 @@ class LinearProbe(StoringMethod):
 
     def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         if self.config.head == "sgd":
-            return [Phase(name="head", mix=Mix(memory=1), price=1 / 3)]
+            return [Phase(name="head", mix=Mix(memory=1), price=1 / 3, plain=not self.config.augment)]
         flops = solve_flops(len(self.store) + len(step.labeled), self.dim, step.seen_classes)
         return [Sweep(name="features", pool="labeled", reserve=Reserve(flops=flops))] if len(step.labeled) else []
 

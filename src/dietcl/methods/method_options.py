@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from dietcl.checked_options import CheckedOptions
 from dietcl.errors import UserError
+from dietcl.models.presets import Ability
 
 AUTO = "auto"
 
@@ -29,6 +30,16 @@ class MethodOptions(CheckedOptions):
     """What the method stores between time steps."""
     cost: ClassVar[str]
     """Passes per image drawn, in words."""
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        """What the encoder must be able to do besides features."""
+        return frozenset()
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether the encoder ever learns."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from dietcl.checked_options import Count, Factor, FromZero, Positive, Share, Valid, Weight
 from dietcl.errors import UserError
 from dietcl.methods.method_options import AUTO, MethodOptions, Search, joint_limits
+from dietcl.models.presets import Ability
 
 RECONSTRUCTION_COST = "1 (less in FLOPs: a reconstruction is cheaper)"
 
@@ -48,6 +49,10 @@ class DietCLOptions(MethodOptions):
         if not min(shares) >= 0 or not 0 < sum(shares) < math.inf:
             raise UserError("--unlabeled, --labeled, --memory: give shares from 0, at least one of them above it")
 
+    @property
+    def needs(self) -> frozenset[Ability]:
+        return frozenset({"patches"} if self.unlabeled else ())
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStageOptions(MethodOptions):
@@ -60,6 +65,10 @@ class TwoStageOptions(MethodOptions):
     """Share of the budget for the reconstruction (0: none)."""
     fine_tune_lr: Factor = 5.0
     """Learning-rate factor of the fine-tuning."""
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        return frozenset({"patches"} if self.pretrain else ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +133,10 @@ class DualNetOptions(MethodOptions):
     """task_aware: the loss on this time step's labels is restricted to the classes revealed in it."""
     width: Count = 2048
     """Number of features that the projector returns."""
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        return frozenset({"stages"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dietcl.checked_options import Count, Positive, Share, Valid, Weight
+from dietcl.checked_options import Count, FormerName, Later, Positive, Share, Valid, Weight
 from dietcl.errors import UserError
 from dietcl.methods.method_options import MethodOptions, joint_limits
+from dietcl.models.presets import Ability
 
 _MemorySize = Annotated[int | None, Valid(lambda n: n is None or n >= 1, "keep at least one label, or leave it out")]
 
@@ -29,6 +30,10 @@ class EROptions(MethodOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         joint_limits(self.threshold)
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        return frozenset({"patches"} if self.dietcl_flops else ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class L2POptions(MethodOptions):
     keeps = "row numbers of all labels; prompts and keys; the first encoder if it is trained"
     cost = "4/3 (query 1/3; more in FLOPs by the prompts' tokens, less by the frozen weights)"
 
-    pool: Count = 10
+    prompts: Annotated[Count, FormerName("pool")] = 10
     """Prompts in the pool."""
     length: Count = 5
     """Tokens of a prompt."""
@@ -110,8 +115,16 @@ class L2POptions(MethodOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.top <= self.pool:
-            raise UserError(f"--top {self.top}: give a number from 1 to the {self.pool} prompts of --pool")
+        if not 1 <= self.top <= self.prompts:
+            raise UserError(f"--top {self.top}: give a number from 1 to the {self.prompts} of --prompts")
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        return frozenset({"prompts"})
+
+    @property
+    def trains_encoder(self) -> bool:
+        return not self.frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +144,12 @@ class LinearProbeOptions(MethodOptions):
 
     head: Literal["ridge", "sgd"] = "ridge"
     """ridge: solve the head from stored features after every time step; sgd: learn it by updates."""
+    augment: Annotated[bool, Later()] = True
+    """sgd: train on random crops; otherwise on the images as they are, whose features are computed only once."""
+
+    @property
+    def trains_encoder(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +158,10 @@ class NCMOptions(MethodOptions):
 
     keeps = "a sum of features and a count for every class"
     cost = "1/3, every label once"
+
+    @property
+    def trains_encoder(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +176,10 @@ class RanPACOptions(MethodOptions):
     adapt: bool = True
     """Fine-tune the encoder on the labels of the first time step that has any; it is frozen from then on."""
 
+    @property
+    def trains_encoder(self) -> bool:
+        return self.adapt
+
 
 @dataclass(frozen=True, kw_only=True)
 class ACMOptions(MethodOptions):
@@ -163,6 +190,10 @@ class ACMOptions(MethodOptions):
 
     neighbors: Annotated[int, Valid(lambda n: n >= 1, "let at least one neighbor vote")] = 2
     """How many of the nearest labels vote; the nearest decides among equal votes."""
+
+    @property
+    def trains_encoder(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from dietcl.errors import UserError, reason
 from dietcl.files import write_bytes
+from dietcl.models.encoder import TokenEncoder
+from dietcl.models.lite import LITE_FILE, lite_weights, read_lite
+from dietcl.models.lora import adapter_names
 from dietcl.models.network import Network
 
 State = dict[str, Tensor]
@@ -42,13 +45,21 @@ class Loaded:
 
 def load_weights(network: Network, source: Path | str) -> Loaded:
     """Load a file or the pretrained weights of a timm name; its head is left out, because it has other classes."""
-    found = _read(source)
-    layout = next((layout for layout in _LAYOUTS if re.search(layout[1], "\n".join(found), re.MULTILINE)), None)
-    if layout is None:
+    found = _read(source, network)
+    layouts = _LAYOUTS if isinstance(network.encoder, TokenEncoder) else _LAYOUTS[:1]
+    layout = next((layout for layout in layouts if re.search(layout[1], "\n".join(found), re.MULTILINE)), None)
+    if layout is not None:
+        name, _, rename = layout
+        state = rename(found)
+    elif network.encoder.model.state_dict().keys() & found.keys():
+        name, state = "timm", _from_timm_model(found, network)
+    else:
         known = "none of the known layouts (dietcl, facebookresearch/mae, HuggingFace vit-mae, timm)"
         raise UserError(f"{source} holds {known}; it has {_some(list(found)) or 'no tensors'}")
-    name, _, rename = layout
-    state = rename(found)
+    own = network.state_dict()
+    # A norm after pooling belongs to the classifier, unless it is the only norm that the encoder has.
+    places = {key: key.replace(_FOREIGN, "encoder.vit.") for key in state if key.startswith(f"{_FOREIGN}fc_norm.")}
+    state = {places[key] if places.get(key) in own else key: value for key, value in state.items()}
     unwanted = (_FOREIGN, "head.", "modules/", "method/")  # only a complete model has use for these
     ignored = sorted(key.removeprefix(_FOREIGN) for key in state if key.startswith(unwanted))
     state = {key: value for key, value in state.items() if not key.startswith(unwanted)}
@@ -69,8 +80,8 @@ def save_weights(network: Network, path: Path, metadata: Mapping[str, str], half
 
 
 def shipped(name: str) -> Path:
-    """Return where the package keeps the weights of this name."""
-    return Path(__file__).parent / "weights" / f"{name}.safetensors"
+    """Return where this package, or one that it depends on, keeps the weights of an encoder."""
+    return lite_weights() if name == "lite" else Path(__file__).parent / "weights" / f"{name}.safetensors"
 
 
 def require_weights(weights: str | None) -> None:
@@ -92,12 +103,16 @@ def _is_file(source: Path | str) -> bool:
     return path.is_file()
 
 
-def _read(source: Path | str) -> State:
+def _read(source: Path | str, network: Network) -> State:
     path = Path(source)
     if not _is_file(source):
         from dietcl.models.timm_models import download_weights  # timm takes seconds to import
 
-        return download_weights(str(source))
+        # Position tables of transformers are resampled here, where that is told; all else that has a size by timm.
+        size = None if isinstance(network.encoder, TokenEncoder) else network.config.image_size
+        return download_weights(str(source), size)
+    if path.name == LITE_FILE:
+        return read_lite(path, network)
     if path.suffix == ".safetensors":
         try:
             return dict(load_file(path))
@@ -127,6 +142,16 @@ def _unpickle(path: Path) -> State:
 def _from_timm(state: State) -> State:
     foreign = ("head.", "fc_norm.")
     return {(_FOREIGN if key.startswith(foreign) else "encoder.vit.") + key: state[key] for key in state}
+
+
+def _from_timm_model(state: State, network: Network) -> State:
+    """Rename the weights of a model without tokens; what has no place in it is its classifier."""
+    own, part = network.encoder.model.state_dict(), network.encoder.inner
+    # A single unknown layer would be a classifier; a file of another model has unknown layers all over.
+    foreign = {key for key in state if key not in own}
+    layers = {key.rpartition(".")[0] for key in foreign}
+    is_classifier = len(layers) <= 1
+    return {(_FOREIGN if key in foreign and is_classifier else f"encoder.{part}.") + key: state[key] for key in state}
 
 
 def _from_mae(state: State) -> State:
@@ -171,7 +196,7 @@ def _from_huggingface(state: State) -> State:
 
 # Name, marker and renaming; the first match counts, because a masked autoencoder's file has timm's names too.
 _LAYOUTS: tuple[tuple[str, str, Callable[[State], State]], ...] = (
-    ("dietcl", r"^encoder\.vit\.", dict),
+    ("dietcl", r"^encoder\.(vit|body)\.", dict),
     ("HuggingFace", r"^(vit\.)?embeddings\.patch_emb", _from_huggingface),
     ("facebookresearch/mae", r"^decoder_embed\.", _from_mae),
     ("timm", r"^patch_embed\.proj\.", _from_timm),
@@ -182,15 +207,21 @@ def _fit_positions(network: Network, state: State) -> tuple[str, ...]:
     """Resample the position tables of another image size; `_check` reports what is not a square table of this width."""
     fitted = []
     for key in _POSITIONS:
-        own, table = network.state_dict()[key], state.get(key)
-        if table is None or table.shape == own.shape or table.dim() != 3 or table.shape[-1] != own.shape[-1]:
+        own, table = network.state_dict().get(key), state.get(key)
+        if (
+            own is None
+            or table is None
+            or table.shape == own.shape
+            or table.dim() != 3
+            or table.shape[-1] != own.shape[-1]
+        ):
             continue
-        prefix = own.shape[1] - network.encoder.num_patches
+        prefix = own.shape[1] - network.tokens.num_patches
         patches = table.shape[1] - prefix
         if patches > 0 and math.isqrt(patches) ** 2 == patches:
             from dietcl.models.timm_models import resample_positions  # timm takes seconds to import
 
-            state[key] = resample_positions(table, network.encoder.grid, prefix)
+            state[key] = resample_positions(table, network.tokens.grid, prefix)
             fitted.append(key)
     return tuple(fitted)
 
@@ -205,8 +236,8 @@ def _check(network: Network, state: State, source: Path | str) -> None:
             raise UserError(f"{source}: {key} {shapes}: {_advice(key, state)}")
     if extra := [key for key in state if key not in own]:
         raise UserError(f"{source}: the network has no place for {_some(extra)}: {_advice(extra[0], state)}")
-    parts = {key.split(".")[0] for key in state}
-    if missing := [key for key in own if key.split(".")[0] in parts and key not in state]:
+    parts, adapters = {key.split(".")[0] for key in state}, adapter_names(network)
+    if missing := [key for key in own if key.split(".")[0] in parts and key not in state and key not in adapters]:
         raise UserError(f"{source} lacks {_some(missing)}: {_advice(missing[0], state)}")
     if "encoder" not in parts:
         raise UserError(f"{source} holds no encoder: give a file that has one")

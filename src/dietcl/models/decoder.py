@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from dietcl.models.encoder import Block, Encoder, position_table
+from dietcl.models.encoder import TokenEncoder, position_table
 from dietcl.models.presets import ModelConfig
-
-_EPSILON = 1e-6
+from dietcl.models.small_vit import EPSILON, Block
 
 
 class Decoder(nn.Module):
@@ -14,24 +13,29 @@ class Decoder(nn.Module):
 
     pos_embed: Tensor
 
-    def __init__(self, config: ModelConfig, encoder: Encoder) -> None:
+    def __init__(self, config: ModelConfig, encoder: TokenEncoder) -> None:
         super().__init__()
         dim, self.num_patches = config.decoder_dim, encoder.num_patches
+        self.prefix, self.takes_class_token = encoder.prefix, encoder.has_class_token
         self.embed = nn.Linear(encoder.dim, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim).normal_(std=0.02))
         self.register_buffer("pos_embed", position_table(dim, encoder.grid))
         self.blocks = nn.Sequential(*(Block(dim, config.decoder_heads) for _ in range(config.decoder_depth)))
-        self.norm = nn.LayerNorm(dim, eps=_EPSILON)
+        self.norm = nn.LayerNorm(dim, eps=EPSILON)
         self.pred = nn.Linear(dim, 3 * encoder.patch**2)
 
     def forward(self, tokens_BND: Tensor, keep_BK: Tensor) -> Tensor:
-        """Return predictions [B, patches, values] from the class token and the tokens of patches `keep_BK`."""
+        """Return predictions [B, patches, values] from the encoder's tokens: its class token, if any, and patches.
+
+        `keep_BK` are the numbers of these patches. Registers say nothing about a place and are left out.
+        """
         tokens = self.embed(tokens_BND)
         index = keep_BK.unsqueeze(-1).expand(-1, -1, tokens.shape[-1])
         hidden = self.mask_token.to(tokens.dtype).expand(len(tokens), self.num_patches, -1)
-        patches = hidden.scatter(1, index, tokens[:, 1:])
-        decoded = self.blocks(torch.cat([tokens[:, :1], patches], dim=1) + self.pos_embed)
-        predictions: Tensor = self.pred(self.norm(decoded)[:, 1:])
+        patches = hidden.scatter(1, index, tokens[:, self.prefix :])
+        first = int(self.takes_class_token)
+        decoded = self.blocks(torch.cat([tokens[:, :first], patches], dim=1) + self.pos_embed[:, 1 - first :])
+        predictions: Tensor = self.pred(self.norm(decoded)[:, first:])
         return predictions
 
 
@@ -59,7 +63,7 @@ def mask_of(keep_BK: Tensor, patches: int) -> Tensor:
 def normalized_targets(patches_BPV: Tensor) -> Tensor:
     """Standardize every patch by its own mean and unbiased variance."""
     variance, mean = torch.var_mean(patches_BPV, dim=-1, keepdim=True, correction=1)
-    return (patches_BPV - mean) / (variance + _EPSILON).sqrt()
+    return (patches_BPV - mean) / (variance + EPSILON).sqrt()
 
 
 def reconstruction_loss(predictions_BPV: Tensor, targets_BPV: Tensor, mask_BP: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ def paint(images_BCHW: Tensor, predictions_BPV: Tensor, mask_BP: Tensor, patch: 
     patches = patchify(images_BCHW, patch)
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True, correction=1)
     # The targets were standardized, so contrast and brightness are not predicted and come from the image.
-    pixels = predictions_BPV.to(patches.dtype) * (variance + _EPSILON).sqrt() + mean
+    pixels = predictions_BPV.to(patches.dtype) * (variance + EPSILON).sqrt() + mean
     return unpatchify(torch.where(mask_BP.unsqueeze(-1), pixels, patches), patch)
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,6 +17,8 @@ from dietcl.models.flops import count_flops
 from dietcl.models.network import Network, Weights
 from dietcl.rng import seeded, torch_generator
 from dietcl.streams.batch import Part
+from dietcl.streams.feature_lookup import FeatureLookup, to_half
+from dietcl.streams.lazy_images import LazyImages, View
 from dietcl.streams.stream import TimeStep
 
 
@@ -34,19 +37,24 @@ class Net:
         initial: Callable[[], Weights],
         notify: Callable[[str], None],
         precision: torch.dtype = torch.float32,
+        lookup: FeatureLookup | None = None,
     ) -> None:
+        """`lookup` keeps features of unchanged images, if the encoder is frozen."""
         self._network, self._ledger, self._seed, self._initial = network, ledger, seed, initial
         self.notify = notify
         """Shows the user a sentence."""
         self.dim = network.encoder.dim
         """Number of features of an image."""
-        self.grid = network.encoder.grid, network.encoder.patch
-        """Patches along one side of an image, and pixels along one side of a patch."""
-        self._precision = precision
+        self._precision, self._lookup = precision, lookup
         self._module_flops: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]] = WeakKeyDictionary()
         self._guarded: WeakSet[nn.Module] = WeakSet()
         self._locks: list[RemovableHandle] = []
         self._guard(network)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches along one side of an image, and pixels along one side of a patch."""
+        return self._network.tokens.grid, self._network.tokens.patch
 
     @property
     def classes(self) -> int:
@@ -113,17 +121,18 @@ class Net:
     def features(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
         """Return features without gradient, of the network or under other weights of it."""
         with self._charged(purpose, "forward", images):
-            return _full(self._network.features(images, weights))
+            return self._known("features", images, purpose, weights)
 
     def scores(self, images: Tensor, purpose: str = "predict", weights: Weights | None = None) -> Tensor:
         """Return logits without gradient, of the network or under other weights of it."""
         with self._charged(purpose, "forward", images):
-            return _full(self._network.logits_of(self._network.features(images, weights), weights))
+            features = self._known("features", images, purpose, weights)
+            return _full(self._network.logits_of(features, weights))
 
     def query(self, images: Tensor, purpose: str, weights: Weights | None = None) -> Tensor:
         """Return class tokens without gradient, of the network or under other weights of it."""
         with self._charged(purpose, "forward", images):
-            return _full(self._network.query(images, weights))
+            return self._known("query", images, purpose, weights)
 
     def reconstructions(self, images: Tensor, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
         """Return predicted patches and masks without gradient."""
@@ -203,6 +212,24 @@ class Net:
         self._ledger.charge(purpose, operation, len(rows), prompts=prompts)
         with self._running(), torch.set_grad_enabled(has_grad):
             yield
+
+    def _known(self, view: View, images: Tensor, purpose: str, weights: Weights | None) -> Tensor:
+        """Return features or queries without gradient; those of lazy images as far as they are known.
+
+        They were charged for as if they were computed: the cache saves time, and nothing in the books.
+        """
+        compute = self._network.features if view == "features" else self._network.query
+        if not isinstance(images, LazyImages) or images.known.view != view or weights or self._lookup is None:
+            return _full(compute(images, weights))
+        known = images.known
+        values = torch.from_numpy(known.values).to(self.device)
+        if not known.is_known.all():
+            new = np.flatnonzero(~known.is_known)
+            values[new] = computed = to_half(compute(images.pixels()[new]))
+            self._lookup.keep(known.keys[new], computed)
+        if count := int(known.is_known.sum()):
+            self._ledger.charge_flops(purpose, "read", 0.0, count)
+        return values.float()
 
     def _gradients(self, part: Part, loss: Callable[[Part, Tensor], Tensor]) -> dict[str, Tensor]:
         weights = self.weights()

@@ -49,6 +49,11 @@ class Receipts:
         """Passes spent on the stream, the search account left out."""
         return sum(item.passes for step in self.steps for item in step.items)
 
+    @property
+    def features_read(self) -> int:
+        """Images whose features came from the cache; they were charged for as if they had been computed."""
+        return sum(item.images for step in self.steps for item in step.items if item.operation == "read")
+
 
 @dataclass(frozen=True, eq=False)
 class Samples(Examples):

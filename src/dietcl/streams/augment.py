@@ -3,32 +3,16 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from dietcl.rng import numpy_generator, torch_generator
 from dietcl.streams.batch import Batch, Part
+from dietcl.streams.lazy_images import LazyImages
 from dietcl.streams.loader import Images, Pictures
-from dietcl.streams.options import MEAN, STD, Augmentation, PoolName
+from dietcl.streams.normalize import normalize
+from dietcl.streams.options import STD, Augmentation, PoolName
 from dietcl.streams.sampler import Draw, Draws, Key
-
-
-def normalize(images: torch.Tensor) -> torch.Tensor:
-    """Return uint8 images as floats around zero."""
-    if images.device.type == "cpu":
-        # numpy asks for huge pages where torch does not, and fresh small ones would cost more than the arithmetic.
-        last = images.is_contiguous(memory_format=torch.channels_last)
-        out = torch.from_numpy(np.empty(images.permute(0, 2, 3, 1).shape if last else images.shape, np.float32))
-        floats = (out.permute(0, 3, 1, 2) if last else out).copy_(images)
-    else:
-        floats = images.float()
-    return floats.div_(255).sub_(MEAN).div_(STD)
-
-
-def denormalize(images: torch.Tensor) -> torch.Tensor:
-    """Undo `normalize`."""
-    return images.mul(STD).add_(MEAN).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def crop_and_flip(images: Images, config: Augmentation, key: Key) -> torch.Tensor:
@@ -95,10 +79,15 @@ def mix(part: Part, config: Augmentation, key: Key) -> Part:
     return replace(part, images=images, partners=part.labels.flip(0), weight=weights, smoothing=config.smoothing)
 
 
-def make_batch(draws: Draws, images: list[Images], classes: torch.Tensor, config: Augmentation, key: Key) -> Batch:
-    """Turn the drawn images of one micro-batch into augmented parts."""
+def make_batch(
+    draws: Draws, images: list[Images], classes: torch.Tensor, config: Augmentation | None, key: Key
+) -> Batch:
+    """Turn the drawn images of one micro-batch into augmented parts, or into plain ones."""
     parts: dict[PoolName, Part] = {}
     for draw, raw in zip(draws, images, strict=True):
+        if config is None:
+            parts[draw.pool] = plain_part(draw, raw)
+            continue
         own = (*key, draw.pool)
         part = replace(_part(draw, crop_and_flip(raw, config, own)), view_maker=partial(_view, raw, config, own))
         parts[draw.pool] = part if draw.labels is None else mix(part, config, own)
@@ -107,7 +96,12 @@ def make_batch(draws: Draws, images: list[Images], classes: torch.Tensor, config
 
 def plain_part(draw: Draw, raw: Images) -> Part:
     """Turn drawn images into a part as they are, neither cropped nor mixed."""
-    return _part(draw, normalize(raw.squares() if isinstance(raw, Pictures) else raw))
+    return _part(draw, plain_images(raw.squares() if isinstance(raw, Pictures) else raw))
+
+
+def plain_images(raw: torch.Tensor) -> torch.Tensor:
+    """Return uint8 squares as floats; lazy images stay as they are."""
+    return raw if isinstance(raw, LazyImages) else normalize(raw)
 
 
 def _part(draw: Draw, images: torch.Tensor) -> Part:

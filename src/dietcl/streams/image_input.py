@@ -26,10 +26,8 @@ def is_address(image: object) -> bool:
 
 def to_pixels(image: ImageInput, side: int) -> Pixels:
     """Return RGB [height, width, 3] of any kind of image, reduced towards `side`; raises Unreadable."""
-    if isinstance(image, bytes):
-        return decode(image, side)
-    if isinstance(image, str | Path):
-        return decode(_read(image), side)
+    if isinstance(image, str | Path | bytes):
+        return decode(read_bytes(image), side)
     try:
         if isinstance(image, Image.Image):
             with _LOADING:
@@ -46,7 +44,10 @@ def to_pixels(image: ImageInput, side: int) -> Pixels:
     raise Unreadable(f"{type(image).__name__} is not an image; give a path, a PIL image, an array or a tensor")
 
 
-def _read(path: str | Path) -> bytes:
+def read_bytes(path: str | Path | bytes) -> bytes:
+    """Return the bytes of an encoded image in a file or at an address; bytes are returned as they are."""
+    if isinstance(path, bytes):
+        return path
     try:
         if not is_address(path):
             with open(path, "rb") as file:

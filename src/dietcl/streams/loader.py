@@ -15,7 +15,10 @@ import torch
 
 from dietcl.rng import numpy_generator
 from dietcl.streams.decode import Pixels
-from dietcl.streams.options import Augmentation
+from dietcl.streams.feature_lookup import FeatureLookup
+from dietcl.streams.lazy_images import Known, LazyImages
+from dietcl.streams.normalize import normalize
+from dietcl.streams.options import Augmentation, Resizing
 from dietcl.streams.sampler import Draw, Draws, Key
 from dietcl.streams.storage import Storage, spread, squares
 from dietcl.streams.stream import Rows, Stream
@@ -33,6 +36,7 @@ class Pictures:
     size: int
     device: torch.device
     pool: Executor
+    resizing: Resizing = Resizing()  # noqa: RUF009 (it is frozen)
     _ahead: dict[Key, torch.Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -40,7 +44,7 @@ class Pictures:
 
     def squares(self) -> torch.Tensor:
         """Return uint8 [B, 3, size, size] on the device: of each picture the square in its middle."""
-        return squares(self.pixels, self.size).to(self.device, non_blocking=True)
+        return squares(self.pixels, self.size, self.resizing).to(self.device, non_blocking=True)
 
     def crops(self, config: Augmentation, key: Key) -> torch.Tensor:
         """Return uint8 [B, 3, size, size] on the device: random resized crops, mirrored at random."""
@@ -104,6 +108,7 @@ class Loader:
     stream: Stream
     storage: Storage
     device: torch.device
+    lookup: FeatureLookup | None = None  # of features that need not be computed, if the encoder is frozen
     waited: float = 0.0
     substituted: int = 0
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="loader"))
@@ -116,9 +121,31 @@ class Loader:
         return images.to(self.device, non_blocking=True)
 
     def read_ahead(self, parts: Sequence[Rows]) -> Iterator[torch.Tensor]:
-        """Yield what `read` returns for each part; the next part is read while the last one is used."""
-        for future in self._submit(self.read, parts, 2):
+        """Yield what `plain` returns for each part; the next part is read while the last one is used."""
+        for future in self._submit(self.plain, parts, 2):
             yield future.result()
+
+    def plain(self, rows: Rows) -> torch.Tensor:
+        """Return what `read` does, or lazy images, of which those are read now whose features are not all known."""
+        if self.lookup is None:
+            return self.read(rows)
+        return self._lazy(self.lookup.rows(self.stream.index_row[rows]), rows)
+
+    def keep_features(self) -> None:
+        """Save features that were computed to the cache."""
+        if self.lookup is not None:
+            self.lookup.flush()
+
+    def _lazy(self, known: Known, rows: Rows) -> LazyImages:
+        def read() -> torch.Tensor:
+            images = normalize(self.read(rows))
+            known.keys[self._bad(self.stream.index_row[rows])] = 0  # what stands in for an image is not kept as its own
+            return images
+
+        images = LazyImages(known, read, self.storage.image_size, self.device)
+        if known.needs_pixels:
+            images.pixels()
+        return images
 
     def iterate(
         self, micro_batches: Iterator[Draws], ahead: Augmentation | None = None
@@ -152,6 +179,20 @@ class Loader:
         return batch, sum(bad for _, _, bad in loaded)
 
     def _load_draw(self, draw: Draw, ahead: Augmentation | None) -> tuple[Draw, Images, int]:
+        """Return the images of a draw; plain ones, which are not cropped ahead, are lazy if features may be known."""
+        if ahead is not None or self.lookup is None:
+            return self._fetch_draw(draw, ahead)
+        known = self.lookup.rows(self.stream.index_row[draw.rows])
+        if not known.needs_pixels:
+            return draw, self._lazy(known, draw.rows), 0
+        draw, images, bad = self._fetch_draw(draw, None)
+        if bad:  # others stand in for them
+            known = self.lookup.rows(self.stream.index_row[draw.rows])
+        pixels = normalize(images.squares() if isinstance(images, Pictures) else images)
+        return draw, LazyImages(known, lambda: pixels, self.storage.image_size, self.device), bad
+
+    def _fetch_draw(self, draw: Draw, ahead: Augmentation | None) -> tuple[Draw, Images, int]:
+        """Return the images of a draw as they are stored; bad ones, which are counted, are replaced by others."""
         rows = self.stream.index_row[draw.rows]
         found = self.storage.fetch(rows)
         if isinstance(found, torch.Tensor):
@@ -160,7 +201,8 @@ class Loader:
             chosen = substitutes(len(rows), bad)
             labels = None if draw.labels is None else draw.labels[chosen]
             draw, found = replace(draw, rows=draw.rows[chosen], labels=labels), [found[i] for i in chosen]
-        pictures = Pictures(found, self.storage.image_size, self.device, self.storage.pool)
+        storage = self.storage
+        pictures = Pictures(found, storage.image_size, self.device, storage.pool, storage.resizing)
         if ahead is not None:
             pictures.crop_ahead(ahead, (*draw.key, draw.pool))
         return draw, pictures, len(bad)

@@ -1,5 +1,6 @@
 """Options of streams: how one is cut, mixed, augmented and packed; free of numpy for a quick command line."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,6 +16,21 @@ _COMMON_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", "
 IMAGE_SUFFIXES = frozenset((*_COMMON_SUFFIXES, ".avif", ".heic", ".heif"))
 BAD_SHARE = 0.01  # of the images that may turn out unreadable before a run stops
 MOST_TIME_STEPS = 5_000  # counts are kept for every pair of time steps
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """How a square becomes of an image: the share of its shorter side that is kept, and how that is resized."""
+
+    crop_ratio: float = 1.0
+    interpolation: Interpolation = "bilinear"
+
+    def side(self, size: int) -> int:
+        """Return the shorter side of an image of which a square of this size is cut without enlarging it."""
+        return math.ceil(size / self.crop_ratio)
+
 
 Cut = Literal["count", "duration", "day", "week", "month", "value"]
 _STEPS = Valid(lambda n: n == "auto" or 1 <= n <= MOST_TIME_STEPS, f"give from 1 to {MOST_TIME_STEPS}")

@@ -17,7 +17,7 @@ from dietcl.plural import plural
 from dietcl.streams.decode import Pixels, Unreadable, decode
 from dietcl.streams.image_reader import ImageReader
 from dietcl.streams.index import Index
-from dietcl.streams.options import BAD_SHARE
+from dietcl.streams.options import BAD_SHARE, Interpolation, Resizing
 
 GRAY = 128  # replaces an image that cannot be read
 _JUDGED = 1000  # images that are read before the share of bad ones is meaningful
@@ -31,9 +31,16 @@ Rows = npt.NDArray[np.integer[Any]]  # of the index
 class Storage:
     """Reads images of one manifest by row of its index; one that cannot be read turns gray and is counted."""
 
-    def __init__(self, index: Index, image_size: int, bad_share: float = BAD_SHARE, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        image_size: int,
+        bad_share: float = BAD_SHARE,
+        threads: int | None = None,
+        resizing: Resizing = Resizing(),  # noqa: B008 (it is frozen)
+    ) -> None:
         self.index = index
-        self.image_size = image_size
+        self.image_size, self.resizing = image_size, resizing
         self.bad: dict[int, str] = {}  # row of the index -> why it cannot be read
         self.reader = ImageReader(index)
         self.pool = ThreadPoolExecutor(threads or cores(), thread_name_prefix="decode")
@@ -43,7 +50,7 @@ class Storage:
     def read(self, rows: Rows) -> torch.Tensor:
         """Return uint8 [B, 3, size, size] for rows of the index: of each image the square in the middle."""
         found = self.fetch(rows)
-        return found if isinstance(found, torch.Tensor) else squares(found, self.image_size)
+        return found if isinstance(found, torch.Tensor) else squares(found, self.image_size, self.resizing)
 
     def fetch(self, rows: Rows) -> torch.Tensor | list[Pixels]:
         """Return squares of the image size if all rows are in packed arrays, and pictures of any shape otherwise."""
@@ -55,7 +62,7 @@ class Storage:
             inside = np.flatnonzero(files == file)
             images = torch.from_numpy(self._pack(int(file), offsets[inside])[offsets[inside]])
             images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-            out[torch.from_numpy(inside)] = resize(images, (self.image_size, self.image_size)).expand(-1, 3, -1, -1)
+            out[torch.from_numpy(inside)] = middle(images, self.image_size, self.resizing).expand(-1, 3, -1, -1)
         return out
 
     def pictures(self, rows: Rows) -> list[Pixels]:
@@ -64,11 +71,16 @@ class Storage:
         pictures: list[Pixels] = [np.empty(0, np.uint8)] * len(rows)
         for i in np.flatnonzero(packed):
             self._pack(int(self.index.file[rows[i]]), self.index.offset[rows[i : i + 1]])  # checks that it is there
-            pictures[i] = self.reader.pixels(int(rows[i]), self.image_size)
+            pictures[i] = self.reader.pixels(int(rows[i]), self._side)
         encoded = np.flatnonzero(~packed)
         for i, picture in zip(encoded, self._decode(rows[encoded]), strict=True):
             pictures[i] = picture
         return pictures
+
+    @property
+    def _side(self) -> int:
+        """The shorter side that decoded images need."""
+        return self.resizing.side(self.image_size)
 
     def _is_packed(self, rows: Rows) -> npt.NDArray[np.bool_]:
         return (self.index.offset[rows] >= 0) & (self.index.length[rows] < 0)
@@ -90,8 +102,8 @@ class Storage:
         def decode_one(i: int) -> Pixels | str:
             try:
                 if fetched is not None:
-                    return decode(fetched[i], self.image_size)
-                return self.reader.pixels(int(rows[i]), self.image_size)
+                    return decode(fetched[i], self._side)
+                return self.reader.pixels(int(rows[i]), self._side)
             except Unreadable as error:
                 return str(error)
 
@@ -141,21 +153,25 @@ class Storage:
             )
 
 
-def resize(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+def resize(images: torch.Tensor, size: tuple[int, int], interpolation: Interpolation = "bilinear") -> torch.Tensor:
     """Return uint8 [B, C, *size], smoothed where it shrinks."""
     if images.shape[-2:] == size:
         return images
-    return F.interpolate(images, size, mode="bilinear", antialias=True)
+    return F.interpolate(images, size, mode=interpolation, antialias=True)
 
 
-def squares(pictures: Sequence[Pixels], size: int) -> torch.Tensor:
+def middle(images: torch.Tensor, size: int, resizing: Resizing = Resizing()) -> torch.Tensor:  # noqa: B008 (frozen)
+    """Return uint8 [B, C, size, size]: the square in the middle of each image."""
+    side = max(1, round(min(images.shape[-2:]) * resizing.crop_ratio))
+    top, left = ((length - side) // 2 for length in images.shape[-2:])
+    return resize(images[..., top : top + side, left : left + side], (size, size), resizing.interpolation)
+
+
+def squares(pictures: Sequence[Pixels], size: int, resizing: Resizing = Resizing()) -> torch.Tensor:  # noqa: B008
     """Return uint8 [B, 3, size, size]: of each picture the square in its middle."""
     out = torch.empty((len(pictures), 3, size, size), dtype=torch.uint8)
     for i, picture in enumerate(pictures):
-        side = min(picture.shape[:2])
-        top, left = ((length - side) // 2 for length in picture.shape[:2])
-        middle = torch.from_numpy(picture[top : top + side, left : left + side])
-        out[i] = resize(middle.permute(2, 0, 1)[None], (size, size))[0]
+        out[i] = middle(torch.from_numpy(picture).permute(2, 0, 1)[None], size, resizing)[0]
     return out
 
 

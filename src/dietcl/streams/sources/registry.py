@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from dietcl.errors import UserError
-from dietcl.files import default_cache
+from dietcl.files import MANIFEST, default_cache
 from dietcl.streams.filesystem import FileRoot
 from dietcl.streams.manifest_builder import Progress
+from dietcl.streams.sources import SOURCES
 from dietcl.streams.sources.builtin.source_cache import prepare_pack
 from dietcl.streams.sources.datasets.cglm import Cglm
 from dietcl.streams.sources.datasets.cifar import Cifar
@@ -26,7 +27,7 @@ from dietcl.streams.sources.readers.table import Table
 from dietcl.streams.sources.readers.tar import Tar
 from dietcl.streams.sources.readers.webp_zip import Strips
 
-__all__ = ["READERS", "Prepared", "Reader", "locate", "prepare", "prepare_in_cache", "recognize"]
+__all__ = ["READERS", "Prepared", "Reader", "locate", "prepare", "prepare_in_cache", "recognize", "stream_name"]
 
 # The first that fits is chosen, so specific kinds come before general ones.
 _SPECIFIC = (Cloc, Cglm, Cifar, TinyImageNet, Idx, Clear, Strips, Arrays, ImageNet2k, ImageNet10k)
@@ -57,6 +58,15 @@ def prepare_in_cache(path: Path, reader: Reader | None = None, progress: Progres
         return prepare_pack(default_cache(), root.stem, identity, fill)
     except UserError as error:
         raise UserError(f"{error}{_in_python(str(error), chosen)}") from None
+
+
+def stream_name(source: str | Path, progress: Progress | None = None) -> str:
+    """Return the name of a built-in stream or the path of a manifest; a folder or table of images is prepared first."""
+    name, path = str(source), Path(source)
+    if name in SOURCES or path.suffix in (".parquet", ".zip") or not path.exists():
+        return name
+    manifest = path / MANIFEST
+    return str(manifest if manifest.is_file() else prepare_in_cache(path, None, progress))
 
 
 def _in_python(sentence: str, reader: Reader | None) -> str:
