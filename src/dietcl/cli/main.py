@@ -18,6 +18,7 @@ VERBS = {
     "data": "make a stream of your own images: prepare, pack, check, stats, show",
     "streams": "list the built-in streams, or show the time steps of one",
     "methods": "list the methods",
+    "encoders": "list the encoders at hand, and those that timm could fetch",
     "report": "write an HTML page and figures for one or several runs",
     "doctor": "check the installation, the device, precision, fonts and disk",
 }
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --method er --budget 2h
   dietcl predict runs/photos new/*.jpg
   dietcl compare --stream glyphs --methods all --seeds 1
+  dietcl encoders 'vit_small*'
   dietcl report runs/*
   dietcl VERB --help"""
 
