@@ -10,7 +10,21 @@ from pathlib import Path
 from benchmarks.figure import Figure
 
 NAMES = (
-    *("formats", "growth", "index", "ledger", "loader", "predict", "processes", "resume", "saving", "startup", "walk"),
+    *(
+        "adapters",
+        "features",
+        "formats",
+        "growth",
+        "index",
+        "ledger",
+        "loader",
+        "predict",
+        "processes",
+        "resume",
+        "saving",
+        "startup",
+        "walk",
+    ),
 )
 
 
