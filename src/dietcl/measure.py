@@ -43,8 +43,10 @@ def measure(
     predicted = np.full(len(rows), -1, np.int64)
     for start in range(0, len(rows), _CHUNK):
         part = slice(start, start + _CHUNK)
-        predicted[part] = model.scores(model.read(storage, rows[part])).argmax(1).cpu().numpy()
+        predicted[part] = model.stored_scores(storage, rows[part]).argmax(1).cpu().numpy()
         progress(min(start + _CHUNK, len(rows)), len(rows))
+    if model.lookup is not None:
+        model.lookup.flush()
     good = ~np.isin(rows, list(storage.bad))
     if not good.any():
         why = f"none of its {len(rows)} labeled images can be read"

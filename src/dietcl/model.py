@@ -3,11 +3,8 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ from dietcl.engine.learner import Learner
 from dietcl.errors import UserError, reason
 from dietcl.execution import Execution, Precision
 from dietcl.files import write_bytes, write_json
-from dietcl.launch import cores
 from dietcl.methods import METHODS, method_class, method_config
 from dietcl.methods.base import Method
 from dietcl.models.known_features import feature_lookup
@@ -38,23 +34,19 @@ from dietcl.models.net import Net
 from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.plural import plural
-from dietcl.streams.augment import plain_images
-from dietcl.streams.content_keys import content_key
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.feature_lookup import CACHE_SIZE, FeatureLookup
-from dietcl.streams.image_input import ImageInput, read_bytes, to_pixels
-from dietcl.streams.lazy_images import Known, LazyImages
+from dietcl.streams.image_batches import ImageDecoder
+from dietcl.streams.image_input import ImageInput
+from dietcl.streams.loader import lazy_images
 from dietcl.streams.normalize import normalize
-from dietcl.streams.storage import Rows, Storage, squares
+from dietcl.streams.storage import Rows, Storage
 
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
 FORMAT = 2  # format 1 has no pixel statistics: a model of it takes those of the installed timm
 BATCH = 64
-_AT_ONCE = 16  # images that a thread decodes at a time: a task for each would take as long as a small image
 _NEEDED = ("format", "method", "method_config", "model", "classes", "seed", "cost", "tensors", "digest")
 _MODULES, _STATE = "modules/", "method/"
-# A batch of images, the squares that they become, and the work on them, which returns what cannot be read or is known.
-_Decoding = tuple[list[ImageInput], Tensor, list[Future[tuple[list[Unreadable | None], Known | None]]]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,6 @@ class Model:
         self.classes: tuple[str, ...] = tuple(description["classes"])
         self.image_size: int = description["model"]["image_size"]
         self.resizing = ModelConfig(**description["model"]).resizing
-        self._shape = (3, self.image_size, self.image_size)
         self._net, self._ledger, self._method = net, ledger, method
 
     def __repr__(self) -> str:
@@ -122,86 +113,35 @@ class Model:
         """Yield each image with its prediction, or why it cannot be read; the next batch is decoded meanwhile."""
         check_value("top", Count, top)
         check_value("batch", Count, batch)
-        waiting = iter(images)
-        with ThreadPoolExecutor(cores(), thread_name_prefix="decode") as pool:
-            ahead = self._decode(pool, list(islice(waiting, batch)))
-            while ahead[0]:
-                current, ahead = ahead, self._decode(pool, list(islice(waiting, batch)))
-                yield from self._answer(current, top)
+        decoder = ImageDecoder(self.image_size, self.resizing, self._net.device, self.lookup)
+        for part in decoder.batches(images, batch):
+            answers = iter(self._best(part.readable_BCHW, top))
+            for image, failure in zip(part.images, part.failures, strict=True):
+                yield image, next(answers) if failure is None else failure
         if self.lookup is not None:
             self.lookup.flush()
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size], or of lazy images."""
-        with self._ledger.free(), torch.no_grad():
-            return self._method.predict(self._net, plain_images(images.to(self._net.device))).float()
+        """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size]."""
+        return self._scores(normalize(images.to(self._net.device)))
 
-    def read(self, storage: Storage, rows: Rows) -> Tensor:
-        """Return images of a manifest for `scores`, read only if their features are not known."""
+    def stored_scores(self, storage: Storage, rows: Rows) -> Tensor:
+        """Return the scores of images of a manifest, which are read only if their features are not known."""
         if self.lookup is None:
-            return storage.read(rows)
-        known = self.lookup.rows(rows)
-        return self._lazy(known, lambda: storage.read(rows))
-
-    def _lazy(self, known: Known, read: Callable[[], Tensor]) -> LazyImages:
+            return self.scores(storage.read(rows))
         device = self._net.device
-        return LazyImages(known, lambda: normalize(read().to(device)), self.image_size, device)
+        return self._scores(
+            lazy_images(self.lookup.rows(rows), rows, storage, device, lambda: storage.read(rows).to(device))
+        )
 
-    def _decode(self, pool: ThreadPoolExecutor, images: list[ImageInput]) -> _Decoding:
-        squares_BCHW = torch.empty((len(images), *self._shape), dtype=torch.uint8)
-        parts = [slice(start, start + _AT_ONCE) for start in range(0, len(images), _AT_ONCE)]
-        return images, squares_BCHW, [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
+    def _scores(self, images: Tensor) -> Tensor:
+        with self._ledger.free(), torch.no_grad():
+            return self._method.predict(self._net, images).float()
 
-    def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> tuple[list[Unreadable | None], Known | None]:
-        """Write each image's center square into its place; returns why an image has none, and what is known."""
-        failures: list[Unreadable | None] = [None] * len(images)
-        known = None
-        if self.lookup is not None:
-            images, known = self._look_up(self.lookup, images)
-        array = squares_BCHW.numpy()
-        for i, image in enumerate(images):
-            if known is not None and known.is_known[i] and not known.needs_pixels:
-                continue
-            if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == self._shape:
-                squares_BCHW[i] = image
-                continue
-            try:
-                pixels = to_pixels(image, self.resizing.side(self.image_size))
-            except Unreadable as failure:
-                failures[i] = failure
-                continue
-            if pixels.shape[:2] == self._shape[1:] and self.resizing.crop_ratio == 1:
-                array[i] = pixels.transpose(2, 0, 1)
-            else:
-                squares_BCHW[i] = squares([pixels], self.image_size, self.resizing)[0]
-        return failures, known
-
-    def _look_up(self, lookup: FeatureLookup, images: list[ImageInput]) -> tuple[list[ImageInput], Known]:
-        """Return images, files among them as their bytes, and what the cache knows of files."""
-        keys = np.zeros((len(images), 16), np.uint8)
-        images = list(images)
-        for i, image in enumerate(images):
-            if isinstance(image, str | Path | bytes):
-                with suppress(Unreadable):  # it will be tried again, and fail
-                    data = images[i] = read_bytes(image)
-                    keys[i] = np.frombuffer(content_key(data), np.uint8)
-        return images, lookup.keys(keys)
-
-    def _answer(self, decoding: _Decoding, top: int) -> Iterator[tuple[ImageInput, Prediction | Unreadable]]:
-        images, squares_BCHW, parts = decoding
-        done = [part.result() for part in parts]
-        failures = list(chain.from_iterable(failed for failed, _ in done))
-        good = np.flatnonzero([failure is None for failure in failures])
-        good_BCHW = squares_BCHW if len(good) == len(failures) else squares_BCHW[good]
-        known = Known.join([known for _, known in done if known is not None])
-        answers = iter(self._best(good_BCHW if known is None else self._lazy(known.take(good), lambda: good_BCHW), top))
-        for image, failure in zip(images, failures, strict=True):
-            yield image, next(answers) if failure is None else failure
-
-    def _best(self, squares_BCHW: Tensor, top: int) -> list[Prediction]:
-        if not len(squares_BCHW):
+    def _best(self, images_BCHW: Tensor, top: int) -> list[Prediction]:
+        if not len(images_BCHW):
             return []
-        scores_BC = self.scores(squares_BCHW)
+        scores_BC = self._scores(images_BCHW)
         # By score, and the first of equal ones, as in the evaluation of a run: probabilities may round to equals.
         best_BT = scores_BC.argmax(1, keepdim=True)
         if top > 1:

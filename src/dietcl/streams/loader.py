@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -137,12 +137,7 @@ class Loader:
             self.lookup.flush()
 
     def _lazy(self, known: Known, rows: Rows) -> LazyImages:
-        def read() -> torch.Tensor:
-            images = normalize(self.read(rows))
-            known.keys[self._bad(self.stream.index_row[rows])] = 0  # what stands in for an image is not kept as its own
-            return images
-
-        images = LazyImages(known, read, self.storage.image_size, self.device)
+        images = lazy_images(known, self.stream.index_row[rows], self.storage, self.device, lambda: self.read(rows))
         if known.needs_pixels:
             images.pixels()
         return images
@@ -208,8 +203,29 @@ class Loader:
         return draw, pictures, len(bad)
 
     def _bad(self, rows: npt.NDArray[np.uint32]) -> list[int]:
-        """Return the positions of images that could not be read."""
-        return [i for i, row in enumerate(rows.tolist()) if row in self.storage.bad] if self.storage.bad else []
+        return bad_positions(self.storage, rows)
+
+
+def bad_positions(storage: Storage, rows: npt.NDArray[np.integer[Any]]) -> list[int]:
+    """Return the positions of rows of the index whose images could not be read."""
+    return [i for i, row in enumerate(rows.tolist()) if row in storage.bad] if storage.bad else []
+
+
+def lazy_images(
+    known: Known,
+    rows: npt.NDArray[np.integer[Any]],
+    storage: Storage,
+    device: torch.device,
+    read: Callable[[], torch.Tensor],
+) -> LazyImages:
+    """Return images of the index that `read` reads as uint8 squares on the device when they are needed."""
+
+    def pixels() -> torch.Tensor:
+        images = normalize(read())
+        known.keys[bad_positions(storage, rows)] = 0  # what stands in for an image is not kept as its own
+        return images
+
+    return LazyImages(known, pixels, storage.image_size, device)
 
 
 def substitutes(count: int, bad: list[int]) -> Rows:
