@@ -32,11 +32,19 @@ def pick_stream(stream: str) -> str:
     """Return the stream of a choice; a folder or table of images is prepared in the cache first, with progress."""
     if not Path(stream).exists() or Path(stream).suffix in (".parquet", ".zip"):
         return stream
-    from dietcl.cli.progress import progress_bar
+    from dietcl.cli.progress import notify, progress_bar
+    from dietcl.streams.quarantine import QUARANTINE
     from dietcl.streams.sources.registry import stream_name
 
-    with progress_bar(f"preparing {stream}", "images") as update:
-        return stream_name(stream, update)
+    try:
+        with progress_bar(f"preparing {stream}", "images") as update:
+            manifest = stream_name(stream, update)
+    except UserError as error:
+        why = str(error).partition(" (in Python:")[0]
+        raise UserError(f"{why} (`dietcl data prepare {stream}` takes further options)") from None
+    if (quarantine := Path(manifest).with_name(QUARANTINE)).is_file():
+        notify(f"{stream}: some of it cannot be used and is left out; {quarantine} says what and why")
+    return manifest
 
 
 def take_first(arguments: list[str], flags: Collection[str]) -> tuple[str, list[str]]:

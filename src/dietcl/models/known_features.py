@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import socket
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,8 +19,11 @@ _FORMAT = 1  # of the features; a change to how images are decoded or resized mu
 
 
 def feature_folder() -> Path:
-    """Return where features are kept."""
-    return default_cache() / "features"
+    """Return where this machine keeps features."""
+    folder = default_cache() / "features"
+    # Machines of a cluster share the cache folder, and a file that one removes ends another that has mapped it.
+    is_cluster = any(name in os.environ for name in ("SLURM_JOB_ID", "RAY_RAYLET_PID"))
+    return folder / socket.gethostname() if is_cluster else folder
 
 
 def feature_lookup(network: Network, limit: int, precision: torch.dtype, view: View) -> FeatureLookup | None:

@@ -123,6 +123,9 @@ class Network(nn.Module):
         trained = adapter_names(model)
         if train.startswith("last"):
             first = self.encoder.depth - int(train.removeprefix("last-")) + 1
+            if first < 1:
+                what = f"{self.config.encoder} has only {self.encoder.depth} layers"
+                raise UserError(f"--train {train}: {what}; give last-{self.encoder.depth} at most, or full")
             trained = {name for name, layer in self.encoder.layers().items() if layer >= first}
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in trained)
