@@ -115,7 +115,7 @@ def test_wrong_input_gets_one_sentence(compare, tmp_path, arguments, sentence):
 
 @pytest.mark.long
 def test_runs_of_another_configuration_are_refused_at_once(compare, compared):
-    result = compare(compared, "--methods", "acm,ncm", "--budget", "3")
+    result = compare(compared, "--methods", "acm,ncm", "--preset", "micro", "--budget", "3")
     assert result.code == 2
     assert "ncm-seed0: holds a run with another budget" in result.err
     assert not (compared / "acm-seed0").exists()

@@ -44,7 +44,16 @@ def train(stream: Path, folder: Path, method: str, **options: object) -> tuple[d
     threshold = {"threshold": "2"} if name == "dietcl" else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dietcl.run, "save_model", keep)
-        given = {**SMALL, **STREAM, **TINY.get(name, {}), **threshold, "budget": AMPLE.get(name, "3"), **options}
+        size = {} if "encoder" in options else {"preset": "micro"}
+        given = {
+            **size,
+            **SMALL,
+            **STREAM,
+            **TINY.get(name, {}),
+            **threshold,
+            "budget": AMPLE.get(name, "3"),
+            **options,
+        }
         run = dietcl.train(stream, method, out=folder, **given)
     return run, learners[0]
 

@@ -191,9 +191,11 @@ def compare(
     return Comparison(tuple(by_accuracy(finished)), failures)
 
 
-def load(run: str | Path, device: str = "auto", precision: Precision = "auto") -> Model:
+def load(
+    run: str | Path, device: str = "auto", precision: Precision = "auto", cache_size: str = Execution.cache_size
+) -> Model:
     """Load the model of a finished run, whatever its method."""
-    return load_model(run, device, precision)
+    return load_model(run, device, precision, cache_size)
 
 
 def open_run(folder: str | Path) -> Run:

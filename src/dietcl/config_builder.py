@@ -136,7 +136,7 @@ def method_options(method: str, sizes: Preset) -> Options:
 
 def resolve_weights(weights: str | Path | None, model: ModelConfig) -> str | None:
     """Return what a RunConfig says of the first weights: `shipped`, a file, a timm name, or None for random ones."""
-    if weights == "auto":
+    if weights == "auto" or (weights == model.encoder and model.encoder in SHIPPED):
         return "shipped" if model.encoder in SHIPPED else model.encoder
     return str(weights) if isinstance(weights, Path) else None if weights == "random" else weights
 

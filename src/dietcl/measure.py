@@ -45,8 +45,7 @@ def measure(
         part = slice(start, start + _CHUNK)
         predicted[part] = model.stored_scores(storage, rows[part]).argmax(1).cpu().numpy()
         progress(min(start + _CHUNK, len(rows)), len(rows))
-    if model.lookup is not None:
-        model.lookup.flush()
+    model.keep_features()
     good = ~np.isin(rows, list(storage.bad))
     if not good.any():
         why = f"none of its {len(rows)} labeled images can be read"

@@ -20,12 +20,12 @@ from dietcl import __version__
 from dietcl.budget.budget import Budget
 from dietcl.budget.cost import CostModel
 from dietcl.budget.ledger import Ledger
-from dietcl.checked_options import Count, check_options, check_value, with_plain_values
+from dietcl.checked_options import Count, check_options, check_value, plain_values, with_plain_values
 from dietcl.engine.checkpoint_files import below, on_cpu
 from dietcl.engine.device import pick_device, pick_precision
 from dietcl.engine.learner import Learner
 from dietcl.errors import UserError, reason
-from dietcl.execution import Execution, Precision
+from dietcl.execution import Execution, Precision, parse_size
 from dietcl.files import write_bytes, write_json
 from dietcl.methods import METHODS, method_class, method_config
 from dietcl.methods.base import Method
@@ -35,7 +35,7 @@ from dietcl.models.network import build_network
 from dietcl.models.presets import ModelConfig
 from dietcl.plural import plural
 from dietcl.streams.decode import Unreadable
-from dietcl.streams.feature_lookup import CACHE_SIZE, FeatureLookup
+from dietcl.streams.feature_lookup import FeatureLookup
 from dietcl.streams.image_batches import ImageDecoder
 from dietcl.streams.image_input import ImageInput
 from dietcl.streams.loader import lazy_images
@@ -114,12 +114,13 @@ class Model:
         check_value("top", Count, top)
         check_value("batch", Count, batch)
         decoder = ImageDecoder(self.image_size, self.resizing, self._net.device, self.lookup)
-        for part in decoder.batches(images, batch):
-            answers = iter(self._best(part.readable_BCHW, top))
-            for image, failure in zip(part.images, part.failures, strict=True):
-                yield image, next(answers) if failure is None else failure
-        if self.lookup is not None:
-            self.lookup.flush()
+        try:
+            for part in decoder.batches(images, batch):
+                answers = iter(self._best(part.readable_BCHW, top))
+                for image, failure in zip(part.images, part.failures, strict=True):
+                    yield image, next(answers) if failure is None else failure
+        finally:
+            self.keep_features()
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the method's scores [images, classes] of uint8 squares [images, 3, size, size]."""
@@ -129,10 +130,14 @@ class Model:
         """Return the scores of images of a manifest, which are read only if their features are not known."""
         if self.lookup is None:
             return self.scores(storage.read(rows))
-        device = self._net.device
-        return self._scores(
-            lazy_images(self.lookup.rows(rows), rows, storage, device, lambda: storage.read(rows).to(device))
-        )
+        device, known = self._net.device, self.lookup.rows(rows)
+        images = lazy_images(known, rows, storage, device, lambda some: storage.read(rows[some]).to(device))
+        return self._scores(images)
+
+    def keep_features(self) -> None:
+        """Save features that were computed to the cache."""
+        if self.lookup is not None:
+            self.lookup.flush()
 
     def _scores(self, images: Tensor) -> Tensor:
         with self._ledger.free(), torch.no_grad():
@@ -169,13 +174,13 @@ def save_model(learner: Learner, folder: Path) -> None:
         "format": FORMAT,
         "dietcl": __version__,
         "method": config.method,
-        "method_config": dataclasses.asdict(config.method_config),
-        "model": dataclasses.asdict(model),
+        "method_config": plain_values(config.method_config),
+        "model": plain_values(model),
         "classes": list(learner.stream.classes[: learner.net.classes]),
         "preprocessing": {**resizing, "mean": learner.network.pixel_mean, "std": learner.network.pixel_std},
         "frozen": learner.loader.lookup is not None,
         "seed": config.seed,
-        "cost": dataclasses.asdict(learner.ledger.cost),
+        "cost": dataclasses.asdict(learner.ledger.cost.whole or learner.ledger.cost),
         "tensors": {name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()},
         "digest": hashlib.sha256(data).hexdigest(),
     }
@@ -184,10 +189,10 @@ def save_model(learner: Learner, folder: Path) -> None:
 
 
 def load_model(
-    path: Path | str, device: str = "auto", precision: Precision = "auto", cache_size: int | None = None
+    path: Path | str, device: str = "auto", precision: Precision = "auto", cache_size: str = Execution.cache_size
 ) -> Model:
     """Load the model of a run folder; UserError says what is missing."""
-    check_options(Execution, {"device": device, "precision": precision})
+    check_options(Execution, {"device": device, "precision": precision, "cache_size": cache_size})
     folder = _folder_of(Path(path))
     description = _read_description(folder / DESCRIPTION)
     tensors = _read_tensors(folder / TENSORS, description)
@@ -204,12 +209,12 @@ def load_model(
         network.to(place)
         network.head.cosine_scale = method.cosine_scale
         ledger = Ledger(Budget(1, "updates"), "images", 1, CostModel.from_json(description["cost"]))
-        kind, cache = pick_precision(precision, place), CACHE_SIZE if cache_size is None else cache_size
+        kind = pick_precision(precision, place)
         # Only now, as a hash of the weights tells whose features they are.
         network.head.grow(len(description["classes"]), torch.Generator())
         network.load_state_dict({k: value for k, value in tensors.items() if not k.startswith((_MODULES, _STATE))})
         is_frozen = description.get("frozen", False)
-        lookup = feature_lookup(network, cache, kind, method.view) if is_frozen else None
+        lookup = feature_lookup(network, parse_size(cache_size), kind, method.view) if is_frozen else None
         net = Net(network, ledger, seed, dict, lambda sentence: None, kind, lookup)
         method.setup(net)
         # First the state, because a method may need it to build its modules.

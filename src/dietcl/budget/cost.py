@@ -17,9 +17,8 @@ Operation = Literal[
 ]
 PROMPTED: tuple[Operation, ...] = ("prompt", "prompt_train", "prompt_forward")
 # Prices in passes under `images` accounting; other operations cost their FLOPs under both kinds.
-WITH_GRADIENT: tuple[Operation, ...] = ("train", "importance", "reconstruct", "prompt", "prompt_train")
 PER_IMAGE: dict[Operation, float] = {
-    **dict.fromkeys(WITH_GRADIENT, 1.0),
+    **dict.fromkeys(("train", "importance", "reconstruct", "prompt", "prompt_train"), 1.0),
     **dict.fromkeys(("forward", "prompt_forward", "reconstruct_forward"), 1 / 3),
 }
 Accounting = Literal["images", "flops"]
@@ -31,19 +30,21 @@ class CostModel:
     """FLOPs for one image; a pass is forward and backward, without the gradient of the image itself."""
 
     encoder_forward: int
-    encoder_pass: int  # of the complete encoder, whatever of it learns: the unit of cost
+    encoder_pass: int  # backward as far as the encoder learns
     masked_forward: int = 0  # these four are 0 if patches cannot be masked
     masked_pass: int = 0
     decoder_forward: int = 0
     decoder_pass: int = 0
     prompts: dict[str, Polynomial]  # the encoder's share of each operation in PROMPTED; empty if it takes no prompts
     features: int
-    trained_pass: int = 0  # forward, and backward as far as the encoder learns; 0: all of it does
+    whole: "CostModel | None" = None  # the costs if all of the encoder learned, where only a part does
 
     @classmethod
     def from_json(cls, costs: dict[str, Any]) -> "CostModel":
         """Return the costs that dataclasses.asdict turned into JSON."""
-        return cls(**{**costs, "prompts": {name: tuple(values) for name, values in costs["prompts"].items()}})
+        prompts = {name: tuple(values) for name, values in costs["prompts"].items()}
+        whole = cls.from_json(costs["whole"]) if costs.get("whole") else None
+        return cls(**{**costs, "prompts": prompts, "whole": whole})
 
     def prompted(self, operation: Operation, num_prompts: int) -> int:
         """Return the FLOPs of the encoder with this many prompts."""
@@ -62,20 +63,21 @@ class CostModel:
         """Return the FLOPs of the head's forward and backward on given features, which need no gradient."""
         return 2 * self.head_forward(classes)
 
-    @property
-    def trains_all(self) -> bool:
-        """Whether all of the encoder learns."""
-        return not self.trained_pass
-
     def train_flops(self, classes: int) -> int:
         """Return the FLOPs of an image with gradient: a pass, or less if only a part of the encoder learns."""
-        encoder = self.trained_pass or self.encoder_pass
-        is_frozen = encoder == self.encoder_forward  # then the features need no gradient
-        return encoder + (self.head_train(classes) if is_frozen else self.head_pass(classes))
+        is_frozen = self.encoder_pass == self.encoder_forward  # then the features need no gradient
+        return self.encoder_pass + (self.head_train(classes) if is_frozen else self.head_pass(classes))
 
     def pass_flops(self, classes: int) -> int:
-        """Return the FLOPs of one pass, the unit of cost."""
-        return self.encoder_pass + self.head_pass(classes)
+        """Return the FLOPs of one pass through the complete network, the unit of cost."""
+        return (self.whole or self).train_flops(classes)
+
+    def per_image(self, operation: Operation, classes: int, prompts: int = 0) -> float | None:
+        """Return the price under `images` accounting, less if only a part learns; None: it has no price by image."""
+        price = PER_IMAGE.get(operation)
+        if price is None or self.whole is None:
+            return price
+        return price * self.flops(operation, classes, prompts) / self.whole.flops(operation, classes, prompts)
 
     def flops(self, operation: Operation, classes: int, prompts: int = 0) -> int:
         """Return the FLOPs of any operation."""

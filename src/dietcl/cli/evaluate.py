@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from dietcl.checked_options import CheckedOptions, Valid
 from dietcl.cli.config_options import parse
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
+from dietcl.execution import SIZE_ADVICE, Execution, is_size
 from dietcl.plural import plural
 from dietcl.report.confusion import Confusion
 
@@ -30,7 +32,7 @@ WORST = 10  # classes that the terminal shows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(CheckedOptions):
     """The model, the images and the folder of the page."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = Path()
@@ -45,6 +47,8 @@ class Options:
     """auto, cpu, cuda, cuda:1 or mps."""
     threads: int | None = None
     """CPU threads (all cores by default)."""
+    cache_size: Annotated[str, Valid(is_size, SIZE_ADVICE)] = Execution.cache_size
+    """Features of images that a frozen encoder computed, kept on disk for the next time; the oldest make room."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -64,7 +68,8 @@ def main(arguments: list[str]) -> int:
 
     set_threads(options.threads)
     with progress_bar("classifying", "images") as update:
-        found = measure(load_model(options.run, options.device), options.manifest, options.split, update)
+        model = load_model(options.run, options.device, cache_size=options.cache_size)
+        found = measure(model, options.manifest, options.split, update)
     name = options.manifest.parent.name or options.manifest.stem
     run = options.run if options.run.is_dir() else options.run.parent  # or a file of the model
     out, title = options.out or run / f"evaluation-{name}", f"{run.resolve().name} on {name}"

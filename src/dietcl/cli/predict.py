@@ -19,7 +19,7 @@ from dietcl.checked_options import CheckedOptions, Count, Valid
 from dietcl.cli.config_options import parse
 from dietcl.cli.progress import progress_bar
 from dietcl.errors import UserError
-from dietcl.execution import SIZE_ADVICE, Execution, is_size, parse_size
+from dietcl.execution import SIZE_ADVICE, Execution, is_size
 from dietcl.plural import plural
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.options import IMAGE_SUFFIXES
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
     images = list(find_images(options.paths))
     set_threads(options.threads)
-    model = load_model(options.run, options.device, cache_size=parse_size(options.cache_size))
+    model = load_model(options.run, options.device, cache_size=options.cache_size)
     broken = _print_answers(model, images, options)
     if broken:
         print(f"{len(broken)} of {plural(len(images), 'image')} could not be read:", file=sys.stderr)

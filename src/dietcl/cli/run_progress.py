@@ -54,5 +54,5 @@ def show(folder: Path) -> None:
     if run.receipts is not None and not run.receipts.passes:
         print(f"nothing was learned: --budget {run.budget} is less than one update")
     if run.receipts is not None and (read := run.receipts.features_read):
-        print(f"cache: the features of {plural(read, 'image')} were read and not computed (charged as if they were)")
+        print(f"cache: the features of {plural(read, 'image')} were read, not computed; the charges are the same")
     print(f"run: {folder}")

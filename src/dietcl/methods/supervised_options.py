@@ -145,7 +145,7 @@ class LinearProbeOptions(MethodOptions):
     head: Literal["ridge", "sgd"] = "ridge"
     """ridge: solve the head from stored features after every time step; sgd: learn it by updates."""
     augment: Annotated[bool, Later()] = True
-    """sgd: train on random crops; otherwise on the images as they are, whose features are computed only once."""
+    """sgd: train on random crops; otherwise on images as they are, each computed once but charged at every draw."""
 
     @property
     def trains_encoder(self) -> bool:

@@ -145,13 +145,13 @@ def _from_timm(state: State) -> State:
 
 
 def _from_timm_model(state: State, network: Network) -> State:
-    """Rename the weights of a model without tokens; what has no place in it is its classifier."""
+    """Rename the weights of a model without tokens; its classifier is for other classes."""
+    from dietcl.models.timm_models import classifier_names  # timm takes seconds to import
+
     own, part = network.encoder.model.state_dict(), network.encoder.inner
-    # A single unknown layer would be a classifier; a file of another model has unknown layers all over.
-    foreign = {key for key in state if key not in own}
-    layers = {key.rpartition(".")[0] for key in foreign}
-    is_classifier = len(layers) <= 1
-    return {(_FOREIGN if key in foreign and is_classifier else f"encoder.{part}.") + key: state[key] for key in state}
+    classifier = tuple(f"{layer}." for layer in classifier_names(network.config.encoder))
+    foreign = {key for key in state if key not in own and key.startswith(classifier)}
+    return {(_FOREIGN if key in foreign else f"encoder.{part}.") + key: state[key] for key in state}
 
 
 def _from_mae(state: State) -> State:
@@ -252,6 +252,8 @@ def _advice(key: str, state: State) -> str:
         return "unknown names"
     if key == "encoder.vit.norm.weight":
         return "it pools before its norm, as some classifiers do; give the pre-trained file instead"
+    if key.startswith("encoder.body."):
+        return "set encoder to the model that wrote the file"
     prefix = "decoder." if key.startswith("decoder.") else "encoder.vit."
     width = state.get(f"{prefix}norm.weight")
     blocks = {name.split(".blocks.")[1].split(".")[0] for name in state if name.startswith(f"{prefix}blocks.")}

@@ -35,18 +35,17 @@ def cost_model(config: ModelConfig) -> CostModel:
 
 def measure(config: ModelConfig) -> CostModel:
     """Count the FLOPs of the network's operations without memory or arithmetic, equal on every machine."""
-    network, whole = (build_network(replace(config, train=part), 0, "meta") for part in (config.train, "full"))
+    network = build_network(config, 0, "meta")
     images_BCHW = torch.empty(1, 3, config.image_size, config.image_size, device="meta")
     counts = {
         "encoder_forward": _count_forward(network, partial(network.features, images_BCHW)),
-        "encoder_pass": count_flops(partial(whole.features, images_BCHW), backward=True),
+        "encoder_pass": count_flops(partial(network.features, images_BCHW), backward=True),
     }
-    if config.train != "full":
-        counts["trained_pass"] = count_flops(partial(network.features, images_BCHW), backward=True)
     if network.decoder is not None:
         counts |= _masked(network, images_BCHW)
     prompts = _prompts(network, images_BCHW) if "prompts" in network.encoder.abilities else {}
-    return CostModel(**counts, prompts=prompts, features=network.encoder.dim)
+    whole = None if config.train == "full" else measure(replace(config, train="full"))
+    return CostModel(**counts, prompts=prompts, features=network.encoder.dim, whole=whole)
 
 
 def _masked(network: Network, images_BCHW: Tensor) -> dict[str, int]:

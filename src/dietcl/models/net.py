@@ -222,11 +222,12 @@ class Net:
         if not isinstance(images, LazyImages) or images.known.view != view or weights or self._lookup is None:
             return _full(compute(images, weights))
         known = images.known
+        if not known.is_known.all():  # when it was looked up, ahead; by now more may be
+            known = self._lookup.keys(known.keys)
         values = torch.from_numpy(known.values).to(self.device)
-        if not known.is_known.all():
-            new = np.flatnonzero(~known.is_known)
-            values[new] = computed = to_half(compute(images.pixels()[new]))
-            self._lookup.keep(known.keys[new], computed)
+        if len(new := np.flatnonzero(~known.is_known)):
+            values[new] = computed = to_half(compute(images.some(new)))
+            self._lookup.keep(images.known.keys[new], computed)  # after they were read, which tells unreadable ones
         if count := int(known.is_known.sum()):
             self._ledger.charge_flops(purpose, "read", 0.0, count)
         return values.float()

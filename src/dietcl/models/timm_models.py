@@ -63,15 +63,14 @@ def published_facts(name: str) -> PretrainedCfg:
 
 def build_model(name: str, image_size: int) -> nn.Module:
     """Build an image model of timm without its classifier, for images of this size."""
-    model = _create(name, image_size)
-    if has_tokens(model) and isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
-        raise UserError(f"{name} has no norm after its blocks, so it cannot be used as an encoder")
-    return model
+    return _create(name, image_size)
 
 
 def has_tokens(model: nn.Module) -> bool:
-    """Return whether a model is a vision transformer whose patch tokens can be told apart from others."""
+    """Return whether a model is a vision transformer with a norm, whose patch tokens can be told apart from others."""
     if type(model) not in (VisionTransformer, Eva):
+        return False
+    if isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
         return False
     embedding = model.patch_embed
     return type(embedding) is PatchEmbed and len(set(embedding.patch_size)) == len(set(embedding.grid_size)) == 1
@@ -98,6 +97,9 @@ def count_features(name: str, image_size: int) -> int:
     """Return the number of pooled features of a model; refuses a size that it does not take, or one without pooling."""
     with torch.device("meta"):
         model: nn.Module = _create(name, image_size).eval()
+        if image_size < (least := _total_stride(model)):
+            own = published_facts(name).input_size[-1]
+            raise UserError(f"--image-size {image_size}: {name} reduces images by {least}; give more, its own is {own}")
         try:
             features: Any = model(torch.empty(1, 3, image_size, image_size))
         except (RuntimeError, AssertionError, ValueError) as error:
@@ -105,6 +107,18 @@ def count_features(name: str, image_size: int) -> int:
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(f"{name} yields no pooled features, so it cannot be used as an encoder")
     return int(features.shape[1])
+
+
+def _total_stride(model: Any) -> int:
+    """Return by how much a model reduces the sides of an image, as far as it says."""
+    stages = getattr(model, "feature_info", None) or []
+    return max((stage.get("reduction", 1) for stage in stages if isinstance(stage, dict)), default=1)
+
+
+def classifier_names(name: str) -> tuple[str, ...]:
+    """Return the layers of a model that tell the classes apart which it was published for."""
+    found = published_facts(name).classifier or ()
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 @cache

@@ -15,9 +15,9 @@ from dietcl.streams.image_reader import ImageReader
 Rows = NDArray[np.integer[Any]]  # of the index
 _Words = NDArray[np.uint64]
 _ENTRY = 24  # bytes a row in the memo: two halves of a key and a check
-_MISSING = (0, 0)  # the size and time of a file that is not there
+_MISSING = (0, 0, 0)  # the state of a file that is not there
 # Odd numbers: a sum of products with them changes whenever a single factor does.
-_WEIGHTS = np.frombuffer(hashlib.shake_128(b"dietcl content keys").digest(32), "<u8") | np.uint64(1)
+_WEIGHTS = np.frombuffer(hashlib.shake_128(b"dietcl content keys").digest(40), "<u8") | np.uint64(1)
 
 
 def content_key(data: bytes) -> bytes:
@@ -49,7 +49,9 @@ class ContentKeys:
         self._memo: _Words | None = self._open()
         with suppress(OSError):
             os.utime(self._path)  # it is in use: the cache removes the oldest files first
-        self._states: dict[int, tuple[int, int]] = {}  # size and time of shards and packs, by the number of the file
+        self._states: dict[
+            int, tuple[int, int, int]
+        ] = {}  # of shards and packs, by the number of the file
 
     def of(self, rows: Rows) -> NDArray[np.uint8]:
         """Return the keys [N, 16] of rows of the index; zeros where an image cannot be read or is remote."""
@@ -70,24 +72,25 @@ class ContentKeys:
         return np.ascontiguousarray(entries[:, :2]).view(np.uint8)
 
     def _states_of(self, rows: Rows) -> _Words:
-        """Return the size and time of each row's file; taken before it is read, so that a later change shows."""
-        states = np.empty((len(rows), 2), np.uint64)
+        """Return the size and times of each row's file; taken before it is read, so that a later change shows."""
+        states = np.empty((len(rows), 3), np.uint64)
         is_shared = self._index.offset[rows] >= 0
         numbers, inverse = np.unique(self._index.file[rows[is_shared]], return_inverse=True)
         for number in numbers.tolist():
             if number not in self._states:
                 self._states[number] = self._state(self._index.files[number])
-        states[is_shared] = np.array([self._states[n] for n in numbers.tolist()], np.uint64).reshape(-1, 2)[inverse]
+        states[is_shared] = np.array([self._states[n] for n in numbers.tolist()], np.uint64).reshape(-1, 3)[inverse]
         for i in np.flatnonzero(~is_shared).tolist():
             states[i] = self._state(self._reader.file(int(rows[i])))
         return states
 
-    def _state(self, file: str) -> tuple[int, int]:
+    def _state(self, file: str) -> tuple[int, int, int]:
         try:
             status = os.stat(self._reader.file_root.path(file))
         except (OSError, ValueError):  # a name with a null byte
             return _MISSING
-        return status.st_size, status.st_mtime_ns % 2**64  # negative before 1970
+        # The second time changes even if a file is replaced by one of the same size and age.
+        return status.st_size, status.st_mtime_ns % 2**64, status.st_ctime_ns % 2**64  # negative before 1970
 
     def _key(self, row: int) -> bytes:
         offset, length = int(self._index.offset[row]), int(self._index.length[row])
@@ -131,7 +134,7 @@ class ContentKeys:
         partial.replace(self._path)
 
 
-def _checks(keys_N2: _Words, states_N2: _Words) -> _Words:
-    """Return what tells that a key belongs to a file of this size and time."""
-    checks: _Words = keys_N2 @ _WEIGHTS[:2] + states_N2 @ _WEIGHTS[2:]
+def _checks(keys_N2: _Words, states_N3: _Words) -> _Words:
+    """Return what tells that a key belongs to a file of this state."""
+    checks: _Words = keys_N2 @ _WEIGHTS[:2] + states_N3 @ _WEIGHTS[2:]
     return checks

@@ -16,7 +16,7 @@ from dietcl.streams.content_keys import content_key
 from dietcl.streams.decode import Unreadable
 from dietcl.streams.feature_lookup import FeatureLookup
 from dietcl.streams.image_input import ImageInput, read_bytes, to_pixels
-from dietcl.streams.lazy_images import Known, LazyImages
+from dietcl.streams.lazy_images import Known, LazyImages, Positions
 from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Resizing
 from dietcl.streams.storage import squares
@@ -56,7 +56,7 @@ class ImageDecoder:
         """Begin to decode images; returns what waits for them, or None if there are none."""
         if not images:
             return None
-        squares_BCHW = torch.empty((len(images), 3, self.size, self.size), dtype=torch.uint8)
+        squares_BCHW = torch.zeros((len(images), 3, self.size, self.size), dtype=torch.uint8)
         parts = [slice(start, start + _AT_ONCE) for start in range(0, len(images), _AT_ONCE)]
         work = [pool.submit(self._fill, squares_BCHW[part], images[part]) for part in parts]
         return lambda: self._finish(images, squares_BCHW, work)
@@ -71,19 +71,28 @@ class ImageDecoder:
         known = Known.join([known for _, known in done if known is not None])
         if known is None:
             return ImageBatch(images, failures, normalize(readable_BCHW.to(self.device)))
-        lazy = LazyImages(known.take(good), lambda: normalize(readable_BCHW.to(self.device)), self.size, self.device)
-        return ImageBatch(images, failures, lazy)
+        readable, of_good = [images[i] for i in good], known.take(good)
+
+        def read(some: Positions) -> Tensor:
+            skipped = some[of_good.is_skippable[some]]
+            self._decode(readable_BCHW, readable, skipped)  # a method looks at pixels although features are known
+            return normalize(readable_BCHW[some].to(self.device))
+
+        return ImageBatch(images, failures, LazyImages(of_good, read, self.size, self.device))
 
     def _fill(self, squares_BCHW: Tensor, images: list[ImageInput]) -> tuple[_Failures, Known | None]:
         """Write each image's center square into its place; returns why an image has none, and what is known."""
+        if self.lookup is None:
+            return self._decode(squares_BCHW, images, np.arange(len(images))), None
+        images, known = _look_up(self.lookup, images)
+        return self._decode(squares_BCHW, images, np.flatnonzero(~known.is_skippable)), known
+
+    def _decode(self, squares_BCHW: Tensor, images: list[ImageInput], positions: Positions) -> _Failures:
+        """Write the center squares of images at some positions into their places; returns why an image has none."""
         failures: _Failures = [None] * len(images)
-        known = None
-        if self.lookup is not None:
-            images, known = _look_up(self.lookup, images)
         array, shape = squares_BCHW.numpy(), squares_BCHW.shape[1:]
-        for i, image in enumerate(images):
-            if known is not None and known.is_known[i] and known.view == "features":
-                continue
+        for i in positions.tolist():
+            image = images[i]
             if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.shape == shape:
                 squares_BCHW[i] = image
                 continue
@@ -96,7 +105,7 @@ class ImageDecoder:
                 array[i] = pixels.transpose(2, 0, 1)
             else:
                 squares_BCHW[i] = squares([pixels], self.size, self.resizing)[0]
-        return failures, known
+        return failures
 
 
 def _look_up(lookup: FeatureLookup, images: list[ImageInput]) -> tuple[list[ImageInput], Known]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_map_only
 
+Positions = npt.NDArray[np.int64]
 View = Literal["features", "query"]
 """What of an image a cache keeps: its pooled features, or the query that selects its prompts."""
 
@@ -23,9 +24,14 @@ class Known:
     is_known: npt.NDArray[np.bool_]
 
     @property
+    def is_skippable(self) -> npt.NDArray[np.bool_]:
+        """Which images need not be read ahead; a query is asked for beside the pixels."""
+        return self.is_known & (self.view == "features")
+
+    @property
     def needs_pixels(self) -> bool:
-        """Whether something has to be computed from the images."""
-        return self.view == "query" or not self.is_known.all()  # a query is asked for beside the pixels
+        """Whether some images will be read for sure."""
+        return not self.is_skippable.all()
 
     @staticmethod
     def join(parts: "Sequence[Known]") -> "Known | None":
@@ -35,7 +41,7 @@ class Known:
         columns = ([getattr(part, name) for part in parts] for name in ("keys", "values", "is_known"))
         return Known(parts[0].view, *(np.concatenate(column) for column in columns))
 
-    def take(self, where: slice | npt.NDArray[np.int64]) -> "Known":
+    def take(self, where: slice | Positions) -> "Known":
         """Return some of the images."""
         return Known(self.view, self.keys[where], self.values[where], self.is_known[where])
 
@@ -44,12 +50,14 @@ class LazyImages(torch.Tensor):
     """Normalized images [B, 3, size, size]: a tensor like others, whose pixels are read at their first use."""
 
     known: Known
-    _read: Callable[[], torch.Tensor]
+    _read: Callable[[Positions], torch.Tensor]
     _pixels: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, known: Known, read: Callable[[], torch.Tensor], size: int, device: torch.device) -> "LazyImages":
-        """`read` returns the images on the device."""
+    def __new__(
+        cls, known: Known, read: Callable[[Positions], torch.Tensor], size: int, device: torch.device
+    ) -> "LazyImages":
+        """`read` returns the images at some positions, on the device."""
         shape = (len(known.keys), 3, size, size)
         images: LazyImages = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=device)
         images.known, images._read, images._pixels = known, read, None
@@ -58,13 +66,18 @@ class LazyImages(torch.Tensor):
     def pixels(self) -> torch.Tensor:
         """Return the images as a plain tensor."""
         if self._pixels is None:
-            self._pixels = self._read()
+            self._pixels = self._read(np.arange(len(self.known.keys)))
         return self._pixels
+
+    def some(self, positions: Positions) -> torch.Tensor:
+        """Return the images at some positions as a plain tensor; others are not read for it."""
+        return self._read(positions) if self._pixels is None else self._pixels[positions]
 
     def __getitem__(self, where: Any) -> torch.Tensor:
         if not isinstance(where, slice):
             return self.pixels()[where]
-        return LazyImages(self.known.take(where), lambda: self.pixels()[where], self.shape[-1], self.device)
+        positions = np.arange(len(self.known.keys))[where]
+        return LazyImages(self.known.take(where), lambda some: self.some(positions[some]), self.shape[-1], self.device)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -16,7 +16,7 @@ import torch
 from dietcl.rng import numpy_generator
 from dietcl.streams.decode import Pixels
 from dietcl.streams.feature_lookup import FeatureLookup
-from dietcl.streams.lazy_images import Known, LazyImages
+from dietcl.streams.lazy_images import Known, LazyImages, Positions
 from dietcl.streams.normalize import normalize
 from dietcl.streams.options import Augmentation, Resizing
 from dietcl.streams.sampler import Draw, Draws, Key
@@ -137,7 +137,8 @@ class Loader:
             self.lookup.flush()
 
     def _lazy(self, known: Known, rows: Rows) -> LazyImages:
-        images = lazy_images(known, self.stream.index_row[rows], self.storage, self.device, lambda: self.read(rows))
+        index_rows = self.stream.index_row[rows]
+        images = lazy_images(known, index_rows, self.storage, self.device, lambda some: self.read(rows[some]))
         if known.needs_pixels:
             images.pixels()
         return images
@@ -184,7 +185,7 @@ class Loader:
         if bad:  # others stand in for them
             known = self.lookup.rows(self.stream.index_row[draw.rows])
         pixels = normalize(images.squares() if isinstance(images, Pictures) else images)
-        return draw, LazyImages(known, lambda: pixels, self.storage.image_size, self.device), bad
+        return draw, LazyImages(known, lambda some: pixels[some], self.storage.image_size, self.device), bad
 
     def _fetch_draw(self, draw: Draw, ahead: Augmentation | None) -> tuple[Draw, Images, int]:
         """Return the images of a draw as they are stored; bad ones, which are counted, are replaced by others."""
@@ -216,12 +217,12 @@ def lazy_images(
     rows: npt.NDArray[np.integer[Any]],
     storage: Storage,
     device: torch.device,
-    read: Callable[[], torch.Tensor],
+    read: Callable[[Positions], torch.Tensor],
 ) -> LazyImages:
     """Return images of the index that `read` reads as uint8 squares on the device when they are needed."""
 
-    def pixels() -> torch.Tensor:
-        images = normalize(read())
+    def pixels(some: Positions) -> torch.Tensor:
+        images = normalize(read(some))
         known.keys[bad_positions(storage, rows)] = 0  # what stands in for an image is not kept as its own
         return images
 
