@@ -52,7 +52,7 @@ def _runs(manifest: Path, folder: Path, rounds: int, count: int) -> list[Figure]
                     dietcl.train_config(config, folder / f"{method}-{number}-{name}", device="cpu")
                     times.append(time.perf_counter() - started)
         ratio = statistics.median(first / second for first, second in zip(firsts, seconds, strict=True))
-        bar = FASTER if count == PHOTOS and method == "ncm" else None
+        bar = FASTER if count == PHOTOS else None
         figures += [
             Figure(f"{method}, first run of {count} photos", statistics.median(firsts), "s"),
             Figure(f"{method}, second run", statistics.median(seconds), "s"),

@@ -131,7 +131,8 @@ def test_a_report_of_somebody_else_is_not_overwritten(compare, tmp_path):
 
 
 def test_tiny_gives_way_to_what_is_asked_for(compare, tmp_path):
-    (row,) = json.loads(compare(tmp_path, "--tiny", "--time-steps", "1", "--methods", "ncm", "--json").out)
+    options = ("--tiny", "--time-steps", "1", "--methods", "ncm", "--preset", "micro", "--json")
+    (row,) = json.loads(compare(tmp_path, *options).out)
     assert (row["budget"], row["due"]) == ("2 updates", 1)
 
 

@@ -1,5 +1,6 @@
 """RESULTS.md and results/: A(T), A and differences recomputed here by other means, all else by the same command."""
 
+import itertools
 import json
 import re
 from functools import partial
@@ -152,13 +153,29 @@ def test_a_committed_run_that_learns_comes_out_the_same(tmp_path):
     assert found.final == pytest.approx(before.final, abs=0.05)
 
 
+def readme_table(first: str) -> list[list[str]]:
+    """The cells of the README's table whose first title is this one."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table if line.startswith("| ")]
+
+
 def test_the_readme_shows_what_was_measured():
-    rows = [line.split("|")[1:-1] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
-    header, *rows = [[cell.strip() for cell in row] for row in rows]
+    header, *rows = readme_table("A(T) in %")
     tables = {Study(name, RESULTS).dataset.title: name for name in DATASETS}
-    assert header[0] == "A(T) in %"
     assert len(rows) > 5
     for column, title in enumerate(header[1:], 1):
         text = block(tables[title])
         for row in rows:
             assert f"| {row[0]} | {row[column]} |" in text, row
+
+
+def test_the_readme_shows_what_frozen_encoders_reach():
+    header, *rows = readme_table("accuracy in %")
+    assert header[2:] == ["`nano`", "`lite`"]
+    kept = [
+        line.split("|")[1:-1] for line in (RESULTS / "frozen-encoders.md").read_text().splitlines() if " ± " in line
+    ]
+    shown = {(title, labels.partition(" ")[0], nano, lite) for title, labels, nano, lite in rows}
+    assert shown == {(row[0].strip(), row[1].strip(), row[3].strip(), row[4].strip()) for row in kept}

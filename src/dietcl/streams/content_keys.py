@@ -49,9 +49,7 @@ class ContentKeys:
         self._memo: _Words | None = self._open()
         with suppress(OSError):
             os.utime(self._path)  # it is in use: the cache removes the oldest files first
-        self._states: dict[
-            int, tuple[int, int, int]
-        ] = {}  # of shards and packs, by the number of the file
+        self._states: dict[int, tuple[int, int, int]] = {}  # of shards and packs, by the number of the file
 
     def of(self, rows: Rows) -> NDArray[np.uint8]:
         """Return the keys [N, 16] of rows of the index; zeros where an image cannot be read or is remote."""
