@@ -12,6 +12,7 @@ import torch
 
 from dietcl.budget.budget import Budget
 from dietcl.budget.ledger import Ledger
+from dietcl.checked_options import plain_values
 from dietcl.config import Pretraining
 from dietcl.engine.checkpoint_files import CHECKPOINTS, Checkpoints, below
 from dietcl.engine.distributed import World
@@ -61,7 +62,8 @@ def pretrain(
     loader = Loader(stream, Storage(index, model.image_size, bad_share, resizing=model.resizing), device)
     # Only now: a run that cannot be started must not claim the folder.
     with locked(make_folder(folder), notify), disk_errors(folder):
-        wanted = json.loads(json.dumps({"model": asdict(model), "pretraining": asdict(config), "manifest": index.hash}))
+        options = {"model": plain_values(model), "pretraining": asdict(config)}
+        wanted = json.loads(json.dumps({**options, "manifest": index.hash}))
         if (read_config(folder) or wanted) != wanted:
             raise UserError(f"{folder}: holds a pre-training with other options; choose another --out")
         write_json(folder / "config.json", wanted)
