@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dietcl.config_builder import build_config, default_config, resolve_recipe, with_options
+from dietcl.config import stream_title
+from dietcl.config_builder import build_config, default_config, default_preset, resolve_recipe, with_options
 from dietcl.errors import UserError
 from dietcl.streams.manifest import Facts, write_manifest
 from dietcl.streams.options import Recipe, RecipeOptions
@@ -76,3 +77,22 @@ def test_options_by_name_keep_what_they_do_not_touch(tmp_path: Path) -> None:
 def test_built_in_streams_resolve_to_their_own_recipe(stream: str) -> None:
     default = default_config(stream, "er", "micro")
     assert with_options(default, time_steps="auto") == default
+
+
+def test_data_that_was_prepared_in_the_cache_goes_by_its_own_name(cache: Path) -> None:
+    assert stream_title(str(cache / "photos-0123456789ab" / "manifest.parquet")) == "photos"
+    assert stream_title("mine/photos-0123456789ab/manifest.parquet") == "photos-0123456789ab"
+
+
+def test_methods_that_leave_the_encoder_as_it_is_take_lite_on_images_of_ones_own() -> None:
+    frozen = ("linear_probe", "ncm", "acm", "ranpac:frozen")
+    assert {default_preset("photos/manifest.parquet", method) for method in frozen} == {"lite"}
+    assert default_preset("photos/manifest.parquet", *frozen) == "lite"
+    assert {default_preset("glyphs", method) for method in frozen} == {"micro"}
+    for trained in ("er", "ranpac", "l2p", "dietcl"):  # l2p is frozen too, but needs prompts
+        assert default_preset("photos/manifest.parquet", trained) == "micro"
+        assert default_preset("photos/manifest.parquet", "ncm", trained) == "micro"
+
+
+def test_the_weights_of_a_shipped_encoder_go_by_its_name_as_well() -> None:
+    assert build_config("glyphs", "ncm", encoder="lite", weights="lite").weights == "shipped"

@@ -557,3 +557,27 @@ def test_receipts_name_what_was_read_and_charge_nothing_for_it(blobs, tmp_path, 
     read = [item for receipt in receipts for item in receipt["items"] if item["operation"] == "read"]
     assert read
     assert {(item["passes"], item["flops"]) for item in read} == {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "levit_128s"])
+def test_weights_of_models_with_several_classifiers_load_from_a_file(name, tmp_path):
+    published = timm.create_model(name)
+    torch.save(published.state_dict(), tmp_path / "weights.pth")
+    network = build_network(model_config(name, image_size=224, pool="auto"), 1)
+    loaded = load_weights(network, tmp_path / "weights.pth")
+    assert loaded.format == "timm"
+    assert any(layer.startswith("head") for layer in loaded.ignored)
+    for key, value in network.encoder.body.state_dict().items():
+        assert torch.equal(value, published.state_dict()[key])
+
+
+def test_the_file_of_another_model_is_refused_with_advice_that_fits(tmp_path):
+    file = tmp_path / "weights.pth"
+    torch.save(timm.create_model("test_convnext").state_dict(), file)
+    with pytest.raises(UserError, match=r"weights\.pth.* set encoder to the model that wrote the file$"):
+        load_weights(build_network(model_config("test_convnext2", image_size=64), 1), file)
+
+
+def test_images_smaller_than_a_models_stride_are_refused():
+    with pytest.raises(UserError, match="--image-size 16: lite reduces images by 32; give more, its own is 224"):
+        build_network(model_config("lite", image_size=16), 0)

@@ -268,3 +268,23 @@ def test_a_learned_model_may_be_what_adapters_start_from(blobs, tmp_path):
     with learner.ledger.free(), torch.no_grad():
         features = learner.net.features(images, "test")
     torch.testing.assert_close(again.features(images), features, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("train", ["lora", "head", "last-1"])
+def test_under_images_every_price_shrinks_by_its_own_share_of_flops(train):
+    part, full = (measure(model_config("tiny_vit", train=train, lora_rank=2)), measure(model_config("tiny_vit")))
+    for operation, price in (("train", 1), ("importance", 1), ("reconstruct", 1), ("forward", 1 / 3)):
+        share = part.flops(operation, 10) / full.flops(operation, 10)
+        assert part.per_image(operation, 10) == pytest.approx(price * share)
+        assert full.per_image(operation, 10) == price
+    # A frozen encoder computes the same with prompts, whatever else might learn.
+    if train != "lora":
+        assert part.per_image("prompt", 10, 3) == 1
+        assert part.per_image("forward", 10) == pytest.approx(1 / 3)
+    assert part.per_image("head_train", 10) is None
+
+
+def test_training_all_blocks_costs_next_to_a_pass():
+    costs = measure(model_config("tiny_vit", train="last-3"))
+    assert 0.9 < costs.per_image("train", 10) < 1
+    assert 0.9 < costs.per_image("reconstruct", 10) < 1

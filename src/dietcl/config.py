@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from dietcl.budget.budget import Budget
 from dietcl.checked_options import CheckedOptions, Count, FromZero, Limit, Valid, check_options, plain_values
 from dietcl.errors import UserError
+from dietcl.files import default_cache
 from dietcl.methods.method_options import Options
 from dietcl.models.presets import MODELS, ModelConfig
 from dietcl.streams.options import Augmentation, Recipe
@@ -129,7 +131,9 @@ def preset(name: str) -> Preset:
 def stream_title(stream: str) -> str:
     """Return a short name for a stream: a manifest goes by its file, or by its folder if that says more."""
     path = Path(stream)
-    return path.parent.name or path.stem if path.stem == "manifest" else path.stem
+    title = path.parent.name or path.stem if path.stem == "manifest" else path.stem
+    # What was prepared in the cache folder has the name of its data and a hash.
+    return re.sub(r"-[0-9a-f]{12}$", "", title) if default_cache() in path.parents else title
 
 
 class StreamSource(Protocol):

@@ -149,7 +149,8 @@ def _from_timm_model(state: State, network: Network) -> State:
     from dietcl.models.timm_models import classifier_names  # timm takes seconds to import
 
     own, part = network.encoder.model.state_dict(), network.encoder.inner
-    classifier = tuple(f"{layer}." for layer in classifier_names(network.config.encoder))
+    # With the last layer of a head goes what only it needs, such as a norm.
+    classifier = tuple(f"{layer.partition('.')[0]}." for layer in classifier_names(network.config.encoder))
     foreign = {key for key in state if key not in own and key.startswith(classifier)}
     return {(_FOREIGN if key in foreign else f"encoder.{part}.") + key: state[key] for key in state}
 

@@ -42,6 +42,9 @@ def comparison(entries: Sequence[Entry]) -> Iterator[str]:
     yield _table(rows, entries, several)
     spread = "one standard deviation over seeds (a single run: one standard error)" if several else "one standard error"
     yield f'<p class="small">Accuracies in percent, forgetting and backward transfer in points, ± {spread}.</p>'
+    if read := sum(run.receipts.features_read for run in runs if run.receipts is not None):
+        note = f"Features of {read:,} images came from the cache, which saves time; the charges are as without it."
+        yield f'<p class="small">{note}</p>'
     yield folded(f"Show all {len(_SHOWN) + 1} columns", _table(rows, entries, several, is_complete=True))
     yield from _differences(paired_rows(runs), rows)
     words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _WORDS.items())
