@@ -153,7 +153,7 @@ def _ridge(p: Paper, d: Drawn) -> float:
     n, k = d.memory, p.dim + 1
     long, short = max(n, k), min(n, k)
     penalties = 9
-    return p.flops(4 * long * short**2 + 9 * short**3 + 2 * short * p.classes * (n * (1 + penalties) + k))
+    return p.flops(6 * long * short**2 + 20 * short**3 + 2 * short * p.classes * (n * (1 + penalties) + k))
 
 
 def _ranpac(p: Paper, d: Drawn) -> float:

@@ -68,7 +68,7 @@ def test_few_labels_and_equal_features_have_a_finite_solution(labels):
 
 def test_the_cost_of_solving_by_hand():
     # Ten images, three features and a constant, two classes: 6·10·16 + 20·64 = 2,240 and 2·4·2·(10·10 + 4) = 1,664.
-    assert ridge.solve_flops(10, 3, 2) == 1216 + 1664
+    assert ridge.solve_flops(10, 3, 2) == 2240 + 1664
     # 9·27 = 243; rotations 2·9·(2 + 4) = 108; scores of 17 penalties 2·4·3·2·17 = 816.
     assert ridge.choose_flops(3, 4, 2) == 243 + 108 + 816
     assert ridge.shrink_flops(3, 2) == 9 + 36

@@ -1,5 +1,5 @@
 """`python -m dietcl` is `dietcl`."""
 
-from dietcl.cli.main import main
+from dietcl.cli.main import run
 
-raise SystemExit(main())
+run()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any, NoReturn
 
 from dietcl import __version__
 from dietcl.cli.verbs import run_verb
@@ -61,6 +62,20 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of the output closed it; Python must not complain about that at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def run() -> NoReturn:
+    """Run a verb as the program does, and end the process with its exit code."""
+    try:
+        code: Any = main()
+    except SystemExit as stop:
+        code = stop.code
+    if ranks()[1] > 1 and isinstance(code, int | None):
+        # Of several processes one may be aborted by threads of torch.distributed that outlive it, after all is done.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+    sys.exit(code)
 
 
 def _refuse_several_processes(verb: str) -> None:
