@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dietcl.cli.main import main
 from dietcl.cli.train import parse_run
@@ -311,3 +312,20 @@ def test_brackets_in_a_path_and_a_budget_below_one_update_are_shown_plainly(blob
     assert result.returncode == 0, result.stderr
     assert "x[/b]" in result.stdout
     assert "nothing was learned" in result.stdout
+
+
+def test_a_folder_of_images_is_a_stream_and_tells_what_of_it_is_left_out(tmp_path, here):
+    photos = tmp_path / "photos"
+    for name, gray in (("dark", 30), ("light", 220)):
+        (photos / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (40, 30), (gray + i,) * 3).save(photos / name / f"{i}.png")
+    command = ("train", "--stream", "photos", "--method", "ncm", "--preset", "nano", "--time-steps", "1")
+    good = here(*command, "--recipe", "data", "--out", "good")
+    assert good.returncode == 0, good.stderr
+    assert "problem" not in good.stderr
+    (photos / "dark" / "broken.png").write_bytes(b"no image")
+    bad = here(*command, "--recipe", "data", "--out", "bad")
+    assert bad.returncode == 0, bad.stderr
+    assert "photos: 1 problem, listed in " in bad.stderr
+    assert "quarantine.csv; the rest is used" in bad.stderr

@@ -13,6 +13,7 @@ from dietcl import config_builder as builder
 from dietcl.config import RunConfig
 from dietcl.errors import UserError
 from dietcl.files import default_cache
+from dietcl.plural import plural
 from dietcl.streams.options import Recipe, RecipeOptions
 
 Options = TypeVar("Options")
@@ -42,8 +43,9 @@ def pick_stream(stream: str) -> str:
     except UserError as error:
         why = str(error).partition(" (in Python:")[0]
         raise UserError(f"{why} (`dietcl data prepare {stream}` takes further options)") from None
-    if (quarantine := Path(manifest).with_name(QUARANTINE)).is_file():
-        notify(f"{stream}: some of it cannot be used and is left out; {quarantine} says what and why")
+    quarantine = Path(manifest).with_name(QUARANTINE)
+    if quarantine.is_file() and (bad := len(quarantine.read_text(encoding="utf-8").splitlines()) - 1) > 0:
+        notify(f"{stream}: {plural(bad, 'problem')}, listed in {quarantine}; the rest is used")
     return manifest
 
 
