@@ -72,7 +72,7 @@ def default_preset(stream: str, *methods: str) -> str:
 
 
 def fitting_preset(size: str = "", encoder: str = "") -> Preset:
-    """Return a preset by name, or the one closest in width to an encoder, which is given images as it was published."""
+    """Return a preset by name, or the one closest in width to an encoder, with what that was published with."""
     if not encoder:
         return preset(size or "micro")
     of_encoder = {sizes.model.encoder: sizes for sizes in PRESETS.values()}

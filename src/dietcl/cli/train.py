@@ -31,8 +31,8 @@ Four options decide which further ones there are; name them and ask for --help a
   --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
   --preset   micro, nano, lite, tiny, small, base or large; default the one of the encoder's size, or else lite for
              methods that leave the encoder as it is, on images of your own, and micro for all others
-  --encoder  micro, nano, lite or the timm name of an image model (dietcl encoders lists them); it is given images as
-             it was published with: their size, crop, interpolation and pooling"""
+  --encoder  micro, nano, lite or the timm name of an image model (dietcl encoders lists them); image size, crop,
+             interpolation and pooling default to those that it was published with"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Encoders: images -> features. What else one can do (masked patches, prompts, maps of several depths) it states."""
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ Output = Literal["tokens", "features", "query"]
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module, ABC):
     """An image model that yields features; it is always in evaluation mode.
 
     So statistics of batch norms stay as they were learned, and nothing is dropped at random: batches of few labels have
@@ -37,9 +38,9 @@ class Encoder(nn.Module):
         super().train(False)
         return self
 
+    @abstractmethod
     def layers(self) -> dict[str, int]:
         """Return the layer of every parameter of the model, up to depth + 1 for what is above the last one."""
-        raise NotImplementedError
 
     def no_weight_decay(self) -> set[str]:
         """Return the parameters of the model, besides vectors, that weight decay leaves alone."""
