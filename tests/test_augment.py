@@ -232,13 +232,26 @@ class TestCrossEntropy:
         labeled = Part("labeled", torch.zeros(2, 3, 1, 1), torch.tensor([0, 1]), smoothing=0.1)
         memory = Part("memory", torch.zeros(6, 3, 1, 1), torch.tensor([0, 1, 2, 0, 1, 2]), smoothing=0.1)
         unlabeled = Part("unlabeled", torch.zeros(3, 3, 1, 1))
-        batch = Batch(labeled, unlabeled, memory, torch.tensor([0, 1]), (0,))
+        batch = Batch(labeled=labeled, unlabeled=unlabeled, memory=memory, classes=torch.tensor([0, 1]), key=(0,))
         logits = [torch.randn(2, 3, generator=generator), torch.randn(6, 3, generator=generator)]
         together = torch.nn.functional.cross_entropy(
             torch.cat(logits), torch.cat([labeled.labels, memory.labels]), label_smoothing=0.1
         )
         torch.testing.assert_close(batch.cross_entropy(logits), together)
         assert [part.pool for part in batch.supervised] == ["labeled", "memory"]
+
+    def test_guessed_labels_count_like_revealed_ones(self) -> None:
+        generator = torch.Generator().manual_seed(2)
+        sizes = {"labeled": 2, "memory": 3, "larder": 5}
+        parts = {name: Part(name, torch.zeros(n, 3, 1, 1), torch.arange(n) % 3) for name, n in sizes.items()}
+        unlabeled = Part("unlabeled", torch.zeros(4, 3, 1, 1))
+        batch = Batch(**parts, unlabeled=unlabeled, classes=torch.tensor([0]), key=(0,))
+        assert [part.pool for part in batch.supervised] == ["labeled", "memory", "larder"]
+        assert [part.pool for part in batch.parts] == ["unlabeled", "labeled", "memory", "larder"]
+        logits = [torch.randn(n, 3, generator=generator) for n in sizes.values()]
+        labels = torch.cat([part.labels for part in parts.values()])
+        together = torch.nn.functional.cross_entropy(torch.cat(logits), labels)
+        torch.testing.assert_close(batch.cross_entropy(logits), together)
 
 
 def test_a_batch_has_a_part_for_every_draw() -> None:
@@ -259,6 +272,23 @@ def test_a_batch_has_a_part_for_every_draw() -> None:
     # Pools are augmented apart: what is drawn from one does not change the other.
     alone = make_batch(draws[1:], images[1:], classes, Augmentation(), (1, 2))
     assert torch.equal(alone.memory.images, one.memory.images)
+
+
+def test_guessed_images_are_mixed_among_themselves_by_a_key_of_their_own() -> None:
+    labels = np.array([2, 0, 1, 1])
+    memory, larder = (Draw(pool, np.arange(4), labels) for pool in ("memory", "larder"))
+    images, classes = noise(4), torch.tensor([2])
+    batch = make_batch((memory, larder), [images, images], classes, Augmentation(), (1, 2))
+    assert batch.larder.labels.tolist() == labels.tolist()
+    assert batch.larder.partners.tolist() == labels[::-1].tolist()
+    assert batch.larder.smoothing == Augmentation().smoothing
+    assert not torch.equal(batch.larder.images, batch.memory.images)
+    alone = make_batch((larder,), [images], classes, Augmentation(), (1, 2))
+    assert [part.pool for part in alone.parts] == ["larder"]
+    assert torch.equal(alone.larder.images, batch.larder.images)
+    plain = make_batch((larder,), [images], classes, None, (1, 2)).larder
+    assert plain.partners is None
+    assert torch.equal(plain.images, normalize(images))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from dietcl.errors import UserError
 from dietcl.streams import loader as loader_module
 from dietcl.streams.loader import Loader
-from dietcl.streams.sampler import Draw, Mix, Pool, PoolName, pools_of, sample
+from dietcl.streams.options import POOLS
+from dietcl.streams.sampler import NOTHING, Draw, Mix, Pool, PoolName, pools_of, sample, walk
 from dietcl.streams.stream import Stream, TimeStep
 
 THIRDS = Mix(unlabeled=1 / 3, labeled=1 / 3, memory=1 / 3)
 RELEASE = Mix(unlabeled=0.4, labeled=0.3, memory=0.3)
+FOURTHS = Mix(unlabeled=1 / 4, labeled=1 / 4, memory=1 / 4, larder=1 / 4)
 
 
 def make_stream(sizes: list[int], unlabeled: int = 50, seed: int = 0) -> Stream:
@@ -32,9 +34,9 @@ def make_stream(sizes: list[int], unlabeled: int = 50, seed: int = 0) -> Stream:
     return Stream("s", "i", seed, tuple(steps), (), tuple(f"c{t}" for t in range(len(sizes))), np.arange(len(numbers)))
 
 
-def pools(unlabeled: int = 9, labeled: int = 9, memory: int = 9) -> dict[PoolName, Pool]:
+def pools(unlabeled: int = 9, labeled: int = 9, memory: int = 9, larder: int = 9) -> dict[PoolName, Pool]:
     """Pools of so many images."""
-    sizes: dict[PoolName, int] = {"unlabeled": unlabeled, "labeled": labeled, "memory": memory}
+    sizes: dict[PoolName, int] = {"unlabeled": unlabeled, "labeled": labeled, "memory": memory, "larder": larder}
     return {name: Pool(np.arange(size), None) for name, size in sizes.items()}
 
 
@@ -73,14 +75,36 @@ class TestCounts:
         assert tuple(counts.get(name, 0) for name in ("unlabeled", "labeled", "memory")) == expected
         assert 0 not in counts.values()
 
+    @pytest.mark.parametrize(
+        ("mix", "held", "expected"),
+        [
+            (FOURTHS, {}, (64, 64, 64, 64)),
+            (FOURTHS, {"larder": 0}, (86, 85, 85, 0)),  # what an empty larder would give, all others share
+            (FOURTHS, {"memory": 0}, (64, 128, 0, 64)),
+            (FOURTHS, {"labeled": 0, "larder": 0}, (85, 0, 171, 0)),
+            (FOURTHS, {"labeled": 0, "memory": 0}, (128, 0, 0, 128)),  # guesses do not stand in for labels alone
+            (FOURTHS, {"unlabeled": 0, "labeled": 0, "memory": 0}, (0, 0, 0, 256)),
+            (FOURTHS, {"unlabeled": 0, "labeled": 0, "memory": 0, "larder": 0}, (0, 0, 0, 0)),
+            (Mix(labeled=0.25, memory=0.25, larder=0.5), {}, (0, 64, 64, 128)),
+            (Mix(labeled=0.25, memory=0.25, larder=0.5), {"larder": 0}, (0, 128, 128, 0)),
+            (Mix(labeled=0.25, memory=0.25, larder=0.5), {"memory": 0}, (0, 128, 0, 128)),
+            (Mix(larder=1), {}, (0, 0, 0, 256)),
+            (Mix(larder=1), {"larder": 0}, (0, 0, 0, 0)),
+            (THIRDS, {}, (86, 85, 85, 0)),  # without a share it is switched off
+        ],
+    )
+    def test_the_larder_by_hand(self, mix: Mix, held: dict[str, int], expected: tuple[int, ...]) -> None:
+        counts = mix.counts(256, pools(**held))
+        assert tuple(counts.get(name, 0) for name in POOLS) == expected
+
     @given(
         st.integers(1, 2000),
-        st.tuples(*[st.one_of(st.just(0.0), st.floats(1e-3, 1), st.sampled_from([1 / 3, 0.3, 0.4]))] * 3),
-        st.tuples(*[st.integers(0, 2)] * 3),
+        st.tuples(*[st.one_of(st.just(0.0), st.floats(1e-3, 1), st.sampled_from([1 / 3, 0.3, 0.4]))] * 4),
+        st.tuples(*[st.integers(0, 2)] * 4),
     )
     @settings(max_examples=200, deadline=None)
     def test_counts_sum_to_the_size(self, size: int, shares: tuple[float, ...], held: tuple[int, ...]) -> None:
-        mix = Mix(unlabeled=shares[0], labeled=shares[1], memory=shares[2])
+        mix = Mix(unlabeled=shares[0], labeled=shares[1], memory=shares[2], larder=shares[3])
         usable = [share > 0 and bool(count) for share, count in zip(shares, held, strict=True)]
         try:
             counts = mix.counts(size, pools(*held))
@@ -89,10 +113,9 @@ class TestCounts:
             assert size * min(itertools.compress(shares, usable)) / sum(shares) < 1
             return
         assert sum(counts.values()) == (size if any(usable) else 0)
-        names: tuple[PoolName, ...] = ("unlabeled", "labeled", "memory")
-        assert all(name in itertools.compress(names, usable) for name in counts)
+        assert all(name in itertools.compress(POOLS, usable) for name in counts)
         if all(usable):
-            for name, share in zip(names, shares, strict=True):
+            for name, share in zip(POOLS, shares, strict=True):
                 assert abs(counts.get(name, 0) - size * share / sum(shares)) < 1
 
 
@@ -163,6 +186,117 @@ class TestSample:
     def test_no_label_yet(self) -> None:
         held = pools_of(make_stream([0, 0]), 2, mix := Mix(unlabeled=1, labeled=1, memory=1, by_time_step=True))
         assert mix.counts(10, held) == {"unlabeled": 10}
+
+
+def weighted(weights: Any) -> Pool:
+    """A pool of images 100, 101, ... with labels 0, 1, ... and these weights."""
+    numbers = np.arange(len(weights))
+    return Pool(100 + numbers, numbers, cumulative=np.cumsum(np.asarray(weights, np.float64)))
+
+
+WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.integers(1, 9).map(float)), min_size=1, max_size=40)
+
+
+class TestWeights:
+    def test_images_are_drawn_in_proportion_to_their_weights(self) -> None:
+        weights = np.array([1.0, 2.0, 4.0, 0.0, 8.0, 0.5, 0.5])
+        (draw,) = sample({"larder": weighted(weights)}, {"larder": 32_000}, (0,))
+        counts = np.bincount(draw.rows - 100, minlength=7)
+        assert counts[3] == 0
+        drawn = weights > 0
+        assert chi_square(counts[drawn], 32_000 * weights[drawn] / 16) < 4
+        assert (draw.rows - 100 == draw.labels).all()
+
+    @given(WEIGHTS.filter(any), st.integers(0, 99))
+    @settings(max_examples=200, deadline=None)
+    def test_a_weight_of_zero_is_never_drawn(self, weights: list[float], seed: int) -> None:
+        pool = weighted(weights)
+        places = pool.draw(50, np.random.default_rng(seed))
+        assert len(places) == 50
+        assert (np.array(weights)[places] > 0).all()
+        # Only ratios matter: doubling is exact, so that the very same images are drawn.
+        twice = Pool(pool.rows, pool.labels, cumulative=2 * pool.cumulative)
+        assert (twice.draw(50, np.random.default_rng(seed)) == places).all()
+
+    @pytest.mark.parametrize("place", [0.0, 0.25, 0.5, 1 - 2**-53])
+    def test_no_place_on_an_edge_belongs_to_a_weight_of_zero(self, place: float) -> None:
+        class Fixed:
+            def random(self, count: int) -> Any:
+                return np.full(count, place)
+
+        for weights in ([0, 1, 0, 1, 0, 2, 0], [1, 0, 3], [0, 0, 0.1], [0.1, 0, 0], [0.3, 0, 0.3, 0, 0.6, 0]):
+            (found,) = weighted(weights).draw(1, Fixed())  # type: ignore[arg-type]
+            assert weights[found] > 0
+            before, upto = sum(weights[:found]), sum(weights[: found + 1])
+            assert before <= place * sum(weights) * (1 + 1e-12)
+            assert place * sum(weights) <= upto * (1 + 1e-12)
+
+    @given(st.integers(1, 60), st.integers(0, 99))
+    @settings(max_examples=60, deadline=None)
+    def test_equal_weights_are_equal_parts_of_the_unit_interval(self, size: int, seed: int) -> None:
+        found = weighted(np.ones(size)).draw(20, np.random.default_rng(seed))
+        assert (found == np.floor(np.random.default_rng(seed).random(20) * size)).all()
+
+    def test_one_image_is_always_drawn_whatever_its_weight(self) -> None:
+        for weight in (1e-300, 1e-9, 1.0, 1e300):
+            assert weighted([weight]).draw(5, np.random.default_rng(0)).tolist() == [0] * 5
+
+
+class TestLarder:
+    def test_it_is_empty_unless_the_method_says_otherwise(self) -> None:
+        held = pools_of(make_stream([10, 20]), 2, FOURTHS)
+        assert held["larder"] is NOTHING
+        assert len(NOTHING.rows) == len(NOTHING.labels) == 0
+        assert held.keys() == set(POOLS)
+
+    def test_it_is_what_the_method_says_and_leaves_the_other_pools_alone(self) -> None:
+        stream = make_stream([10, 20])
+        guessed = Pool(stream.steps[0].unlabeled[:7], np.arange(7) % 2)
+        without, held = pools_of(stream, 2, FOURTHS), pools_of(stream, 2, FOURTHS, guessed)
+        assert held["larder"] is guessed
+        draws = sample(held, {"unlabeled": 4, "labeled": 4, "memory": 4, "larder": 300}, (0,))
+        for one, other in zip(draws, sample(without, {"unlabeled": 4, "labeled": 4, "memory": 4}, (0,)), strict=False):
+            assert one.rows.tolist() == other.rows.tolist()
+        guess = dict(zip(guessed.rows.tolist(), guessed.labels.tolist(), strict=True))
+        assert [guess[row] for row in draws[3].rows.tolist()] == draws[3].labels.tolist()
+        assert set(draws[3].rows.tolist()) == set(guess)
+
+
+class TestWalk:
+    @given(
+        st.integers(0, 40),
+        st.integers(1, 12),
+        st.one_of(st.none(), st.integers(0, 50)),
+        st.integers(0, 9),
+        st.booleans(),
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_every_image_comes_once_or_a_random_sample_does(
+        self, held: int, size: int, most: int | None, seed: int, labeled: bool
+    ) -> None:
+        pool = Pool(100 + np.arange(held), np.arange(held) if labeled else None)
+        parts = [part for (part,) in walk("larder", pool, size, (seed,), most)]
+        wanted = held if most is None else min(most, held)
+        assert [len(part.rows) for part in parts] == [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
+        rows = [row for part in parts for row in part.rows.tolist()]
+        assert len(set(rows)) == wanted
+        assert set(rows) <= set(pool.rows.tolist())
+        assert all((part.labels == part.rows - 100).all() if labeled else part.labels is None for part in parts)
+        # A sample is how the walk through all of the pool begins.
+        whole = [row for (part,) in walk("larder", pool, size, (seed,)) for row in part.rows.tolist()]
+        assert rows == whole[:wanted]
+
+    def test_every_image_is_in_the_sample_equally_often(self) -> None:
+        pool, keys = Pool(np.arange(20), None), 2000
+        drawn = Counter(
+            row
+            for key in range(keys)
+            for (part,) in walk("unlabeled", pool, 4, (key,), 5)
+            for row in part.rows.tolist()
+        )
+        # Drawn without replacement, the counts vary less by the share that is shown.
+        statistic = sum((drawn[row] - 500) ** 2 / 500 for row in range(20)) / (1 - 5 / 20)
+        assert abs(statistic - 19) < 4 * np.sqrt(2 * 19)
 
 
 class TestReservoir:

@@ -9,7 +9,7 @@ _HOMES = {
     "dietcl.api": "Comparison Run StreamInfo compare load manifest_hash open_run open_stream prepare reader train "
     "train_config weights_identity",
     "dietcl.cli.main": "main",
-    "dietcl.config": "PRESETS RunConfig Training",
+    "dietcl.config": "Evaluation PRESETS RunConfig Training",
     "dietcl.config_builder": "build_config",
     "dietcl.errors": "NotFinite Stopped UserError",
     "dietcl.methods": "register_method",
@@ -19,6 +19,7 @@ _HOMES = {
     "dietcl.solved_head": "solved_head_accuracy",
     "dietcl.streams.holdout": "hold_out",
     "dietcl.streams.options": "Mix Recipe",
+    "dietcl.streams.sampler": "Pool",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = [*_HOME_OF, "methods"]

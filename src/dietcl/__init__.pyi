@@ -13,6 +13,7 @@ from dietcl.api import train_config as train_config
 from dietcl.api import weights_identity as weights_identity
 from dietcl.cli.main import main as main
 from dietcl.config import PRESETS as PRESETS
+from dietcl.config import Evaluation as Evaluation
 from dietcl.config import RunConfig as RunConfig
 from dietcl.config import Training as Training
 from dietcl.config_builder import build_config as build_config
@@ -32,5 +33,6 @@ from dietcl.solved_head import solved_head_accuracy as solved_head_accuracy
 from dietcl.streams.holdout import hold_out as hold_out
 from dietcl.streams.options import Mix as Mix
 from dietcl.streams.options import Recipe as Recipe
+from dietcl.streams.sampler import Pool as Pool
 
 __version__: str

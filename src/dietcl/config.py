@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from dietcl.budget.budget import Budget
-from dietcl.checked_options import CheckedOptions, Count, FromZero, Limit, Valid, check_options, plain_values
+from dietcl.checked_options import CheckedOptions, Count, FromZero, Later, Limit, Valid, check_options, plain_values
 from dietcl.errors import UserError
 from dietcl.files import default_cache
 from dietcl.methods.method_options import Options
@@ -83,6 +83,8 @@ class Evaluation(CheckedOptions):
 
     test_images: Limit = None
     """Evaluate on a fixed, seeded, stratified sample of this many test images (all by default)."""
+    all_at_end: Annotated[bool, Later()] = False
+    """Evaluate the last time step on all test images, and draw the sample for earlier ones alike for every seed."""
     curves: Annotated[int, Valid(lambda value: value >= 0, "give a whole number from 0")] = 0
     """Also evaluate at each time step's start and after each of N equal parts of it (the stability gap)."""
 

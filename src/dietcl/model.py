@@ -159,7 +159,7 @@ class Model:
 def save_model(learner: Learner, folder: Path) -> None:
     """Write everything that the learner's method needs to predict into a folder."""
     method, config = learner.method, learner.config
-    tensors = learner.network.merged_state()
+    tensors = learner.network.merged_state(method.predict_weights())
     for name, module in method.predict_modules().items():
         tensors |= {f"{_MODULES}{name}/{key}": value for key, value in module.state_dict().items()}
     tensors |= {f"{_STATE}{name}": value for name, value in method.predict_state().items()}

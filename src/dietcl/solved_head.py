@@ -36,7 +36,9 @@ def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "
     labels = np.concatenate([step.labels for step in stream.steps])
     train = features(np.concatenate([step.labeled for step in stream.steps]))
     solution = solve(train, torch.from_numpy(labels), len(stream.classes))
-    tests = stratified_sample(stream, config.evaluation.test_images or MOST_TESTS)
+    evaluation = config.evaluation
+    wanted = None if evaluation.all_at_end else evaluation.test_images
+    tests = stratified_sample(stream, wanted or MOST_TESTS)
     truth = np.concatenate([step.labels for step in tests])
     scores = features(np.concatenate([step.rows for step in tests])) @ solution.weight + solution.bias
     return float((scores.argmax(1).numpy() == truth).mean())

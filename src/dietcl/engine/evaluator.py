@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from dietcl.budget.ledger import Ledger
+from dietcl.config import Evaluation
 from dietcl.engine.deferred_charges import deferring, settle
 from dietcl.engine.distributed import World
 from dietcl.methods.base import Method
 from dietcl.models.net import Net
 from dietcl.rng import numpy_generator
+from dietcl.streams.assign_steps import rank_in_group
 from dietcl.streams.augment import plain_images
 from dietcl.streams.loader import Loader
 from dietcl.streams.stream import Stream, TestStep
@@ -88,19 +90,27 @@ class Evaluator:
     """Scores a method on a fixed set of test images, free of charge."""
 
     def __init__(
-        self, stream: Stream, loader: Loader, ledger: Ledger, test_images: int | None, world: World | None = None
+        self, stream: Stream, loader: Loader, ledger: Ledger, config: Evaluation, world: World | None = None
     ) -> None:
-        self.tests = stratified_sample(stream, test_images)
+        self.tests = tests_of(stream, config)
+        self._at_end = stream.tests if config.all_at_end else self.tests
         self._loader, self._ledger, self._world = loader, ledger, world or World()
 
     def measure(
-        self, method: Method, net: Net, counts: Counts, row: int, until: int, by_class: ClassCounts | None = None
+        self,
+        method: Method,
+        net: Net,
+        counts: Counts,
+        row: int,
+        until: int,
+        by_class: ClassCounts | None = None,
+        is_last: bool = False,
     ) -> None:
         """Fill a row of the counts with the test images of time steps 1 to `until`, shared out to all processes.
 
         Of these, `by_class` counts the images of the time steps up to `row` + 1: what comes later is not learned yet.
         """
-        tests = self.tests[:until]
+        tests = (self._at_end if is_last else self.tests)[:until]
         answers = self._answers(method, net, tests, self._world)
         if by_class is not None:
             by_class.record(row, tests[: row + 1], [predicted for predicted, _ in answers[: row + 1]])
@@ -148,6 +158,30 @@ def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[
 def _guess(classes: int) -> float:
     """Return the loss of a class that is not known yet: that of a guess among the known classes and one more."""
     return math.log(classes + 1)
+
+
+def tests_of(stream: Stream, config: Evaluation) -> tuple[TestStep, ...]:
+    """Return the test images that a configuration asks for, all or a sample."""
+    sample = common_sample if config.all_at_end else stratified_sample
+    return stream.tests if config.test_images is None else sample(stream, config.test_images)
+
+
+def common_sample(stream: Stream, size: int) -> tuple[TestStep, ...]:
+    """Return about this many test images, in proportion to every class of a time step, the same for every seed."""
+    share = size / max(1, sum(len(test.rows) for test in stream.tests))
+    number = numpy_generator("test-sample").random(len(stream.index_row))  # of rows of the index, which seeds share
+    found = []
+    for test in stream.tests:
+        own = number[stream.index_row[test.rows]]
+        order = np.argsort(own, kind="stable")
+        rank = rank_in_group(test.labels, order)
+        _, group, count = np.unique(test.labels, return_inverse=True, return_counts=True)
+        first = np.full(len(count), np.inf)
+        np.minimum.at(first, group, own)
+        # The smallest number of a class decides whether a fraction is rounded up; this makes it uniform.
+        kept = rank + (1 - (1 - first) ** count)[group] < share * count[group]
+        found.append(TestStep(test.t, test.rows[kept], test.labels[kept]))
+    return tuple(found)
 
 
 def stratified_sample(stream: Stream, size: int | None) -> tuple[TestStep, ...]:

@@ -105,7 +105,7 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: 
     initial = partial(_initial_weights, config)
     net = Net(network, ledger, config.seed, initial, recorder.notify, precision, lookup)
     method.setup(net)
-    evaluator = Evaluator(stream, loader, ledger, config.evaluation.test_images, world)
+    evaluator = Evaluator(stream, loader, ledger, config.evaluation, world)
     counts = Counts.empty(len(stream.tests)), ClassCounts.empty(len(stream.tests), len(stream.classes))
     return Learner(config, stream, loader, network, net, ledger, method, evaluator, *counts, recorder, world, origin)
 

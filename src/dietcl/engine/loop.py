@@ -48,7 +48,6 @@ def advance(learner: Learner) -> Iterator[Moment]:
                 for _ in run_phase(learner, step, position, position.segment, curve):
                     watch.note()
                     yield "update"
-            learner.optimizers.clear()
             learner.ledger.release()
             position.finish_segment()
         if not position.is_learned:
@@ -90,6 +89,8 @@ def _next_segment(learner: Learner, step: TimeStep, position: StepPosition) -> b
     ledger = learner.ledger
     ledger.tick()
     position.segment = segment = learner.method.next_phase(step, position.done, ledger.remaining_updates())
+    if segment is None or (isinstance(segment, Phase) and not segment.schedule[0]):
+        learner.optimizers.clear()
     if segment is None:
         return False
     reserve, first_update = segment.reserve, 0.0
@@ -105,7 +106,15 @@ def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_W
     """Measure the time step, close its budget and record the results."""
     until = min(step.t + 1, len(learner.stream.tests))
     counts = learner.counts
-    learner.evaluator.measure(learner.method, learner.net, counts, step.t - 1, until, by_class=learner.class_counts)
+    learner.evaluator.measure(
+        learner.method,
+        learner.net,
+        counts,
+        step.t - 1,
+        until,
+        by_class=learner.class_counts,
+        is_last=step is learner.stream.steps[-1],
+    )
     receipt = learner.ledger.close()
     summary = summarize(counts.correct, counts.count, counts.loss_sum)
     learner.world.require_equal(weights_of(learner) | learner.method.state())

@@ -31,7 +31,7 @@ Draws = tuple[Draw, ...]
 def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
     """Spend a phase's budget on updates; yields after each."""
     config, ledger, world = learner.config.training, learner.ledger, learner.world
-    pools = pools_of(learner.stream, step.t, phase.mix)
+    pools = pools_of(learner.stream, step.t, phase.mix, learner.method.remembered())
     counts = phase.mix.counts(config.micro_batch, pools)
     if not counts:
         return
@@ -39,6 +39,7 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
         position.allotment, position.cost = ledger.allot(phase.share, phase.updates), phase.price * config.batch
         if phase.fresh and ledger.affords(position.cost, learner.position.pace, position.allotment):
             learner.net.reset(step)
+            learner.optimizers.clear()  # they hold the head that was
     allotment = position.allotment
     key = (learner.config.seed, step.t, len(position.done))
     micros = range(config.batch // config.micro_batch)
@@ -52,7 +53,8 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
         return make_batch(drawn, images, classes, augmentation, (*key, position.made, micro))
 
     while ledger.affords(position.cost, learner.position.pace, allotment):
-        started, spent, fraction = ledger.clock(), ledger.spent, ledger.spent_fraction(allotment)
+        started, spent, (first, last) = ledger.clock(), ledger.spent, phase.schedule
+        fraction = first + (last - first) * ledger.spent_fraction(allotment)
         turn = learner.method.optimizer_name(learner.net, (*key, position.made, 0), counts)
         if turn not in learner.optimizers:
             learner.optimizers[turn] = build_optimizer(learner.network, learner.method.modules(), config)
@@ -99,22 +101,29 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
 
 def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: Sweep) -> Iterator[None]:
     """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
-    pool, size = pools_of(learner.stream, step.t, Mix())[sweep.pool], learner.config.training.micro_batch
-    draws = list(walk(sweep.pool, pool, size, (learner.config.seed, step.t, len(position.done))))
+    pool = pools_of(learner.stream, step.t, Mix(), learner.method.remembered())[sweep.pool]
+    key, size = (learner.config.seed, step.t, len(position.done)), learner.config.training.micro_batch
+    draws = list(walk(sweep.pool, pool, size, key, sweep.most))
     ready = learner.loader.iterate(learner.world.own_share(draws[position.made :]))
-    is_refused = False
-    while position.made < len(draws) and not is_refused:
+    if position.allotment is None:
+        position.allotment = learner.ledger.allot(sweep.share)
+    is_over = False
+    while position.made < len(draws) and not is_over:
         learner.ledger.tick()
         round_ = draws[position.made : position.made + learner.world.size]
         for (draw,), images in zip(round_, _one_each(learner, sweep, round_, ready), strict=True):
             position.gathered += images
             position.made += 1
-            if is_refused := images < len(draw.rows):
+            is_within = learner.ledger.affords(0.0, within=position.allotment)
+            if is_over := images < len(draw.rows) or not is_within:
                 break
         learner.recorder.progress(step.t, learner.ledger.spent_fraction())
-        if not is_refused:
+        if not is_over:
             yield
     ready.close()
+    learner.ledger.release()  # for what the sweep's end computes
+    with within_budget(learner, "end_sweep"):
+        learner.method.end_sweep(learner.net, step, sweep)
     learner.recorder.event("sweep", t=step.t, name=sweep.name, images=position.gathered, of=len(pool.rows))
 
 

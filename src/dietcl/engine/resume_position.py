@@ -66,4 +66,5 @@ def _segment(plain: dict[str, Any]) -> Segment:
     fields = {name: value for name, value in plain.items() if name != "kind"} | {"reserve": Reserve(**plain["reserve"])}
     if plain["kind"] == "Sweep":
         return Sweep(**fields)
-    return Phase(**fields | {"mix": Mix(**plain["mix"])})
+    schedule = tuple(plain.get("schedule", Phase.schedule))
+    return Phase(**fields | {"mix": Mix(**plain["mix"]), "schedule": schedule})

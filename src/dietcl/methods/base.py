@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from dietcl.methods.method_options import NoOptions, Options
 from dietcl.models.net import Net
+from dietcl.models.network import Weights
 from dietcl.models.presets import Ability
 from dietcl.streams.batch import Batch, Part
 from dietcl.streams.lazy_images import View
 from dietcl.streams.options import Mix, PoolName
+from dietcl.streams.sampler import NOTHING, Pool
 from dietcl.streams.stream import TimeStep
 
 # All that a method is written with.
-__all__ = ["Batch", "Method", "Mix", "Net", "Part", "Phase", "Reserve", "Segment", "Sweep", "Term", "TimeStep"]
+__all__ = ["Batch", "Method", "Mix", "Net", "Part", "Phase", "Pool", "Reserve", "Segment", "Sweep", "Term", "TimeStep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Phase:
     share: float = 1.0
     """At most this share of what remains of the time step's budget."""
     lr_scale: float = 1.0
+    schedule: tuple[float, float] = (0.0, 1.0)
+    """Where on the cosine it begins and ends; beginning above 0, it goes on with the optimizer of the phase before."""
     price: float = 1.0
     """Expected passes per image of the first update; later updates are expected to cost what the first one did."""
     fresh: bool = False
@@ -58,6 +62,10 @@ class Sweep:
 
     name: str
     pool: PoolName
+    most: int | None = None
+    """At most this many images, a random sample."""
+    share: float = 1.0
+    """At most about this share of what remains of the time step's budget."""
     reserve: Reserve = Reserve()
 
 
@@ -129,6 +137,10 @@ class Method(ABC):
         """Store what `gather` returned, in the order of the sweep."""
         raise NotImplementedError(f"{type(self).__name__} asks for sweeps, so it needs gather() and absorb()")
 
+    def remembered(self) -> Pool:
+        """Return the pool `larder`: images without a label that the method remembers, and the labels it guessed."""
+        return NOTHING
+
     def optimizer_name(self, net: Net, key: tuple[int | str, ...], pools: Collection[PoolName]) -> str:
         """Name the optimizer of the next update; called once per update in every process, so it may change state."""
         return ""
@@ -141,6 +153,9 @@ class Method(ABC):
 
     def end_phase(self, net: Net, phase: Phase) -> None:
         """Act after the last update of a phase."""
+
+    def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
+        """Act after the last image of a sweep; what it computes through `net` is charged."""
 
     def end_step(self, net: Net, step: TimeStep) -> None:
         """Finish a time step after its last phase; what it computes through `net` is charged."""
@@ -163,6 +178,10 @@ class Method(ABC):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
+
+    def predict_weights(self) -> Weights | None:
+        """Return weights to save with the model in the place of the network's own, if `predict` runs under them."""
+        return None
 
     def predict_modules(self) -> dict[str, nn.Module]:
         """Return those of `modules` that `predict` runs; they are saved with the model."""

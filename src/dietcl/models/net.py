@@ -61,6 +61,11 @@ class Net:
         """Number of classes revealed so far."""
         return self._network.head.classes
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the encoder's weights are fixed, so that features never change."""
+        return self._network.is_frozen
+
     def relative_flops(self, operation: Operation) -> float:
         """Return the FLOPs of an operation for one image over those of a pass."""
         cost = self._ledger.cost

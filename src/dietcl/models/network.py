@@ -106,9 +106,9 @@ class Network(nn.Module):
         painted_BCHW = paint(self._as_pretrained(images_BCHW), predictions_BPV, mask_BP, self.tokens.patch)
         return (painted_BCHW - self.pixel_shift) / self.pixel_scale
 
-    def merged_state(self) -> dict[str, Tensor]:
-        """Return the weights with all adapters merged into the layers that they adapt."""
-        return dict(merge_adapters(self.state_dict(), adapter_names(self)))
+    def merged_state(self, weights: Weights | None = None) -> dict[str, Tensor]:
+        """Return the weights, some replaced by others, with all adapters merged into the layers that they adapt."""
+        return dict(merge_adapters({**self.state_dict(), **(weights or {})}, adapter_names(self)))
 
     def _limit_training(self) -> None:
         """Let only those weights of the encoder learn that the configuration names."""

@@ -91,7 +91,7 @@ def make_batch(
         own = (*key, draw.pool)
         part = replace(_part(draw, crop_and_flip(raw, config, own)), view_maker=partial(_view, raw, config, own))
         parts[draw.pool] = part if draw.labels is None else mix(part, config, own)
-    return Batch(parts.get("labeled"), parts.get("unlabeled"), parts.get("memory"), classes, key)
+    return Batch(**parts, classes=classes, key=key)
 
 
 def plain_part(draw: Draw, raw: Images) -> Part:

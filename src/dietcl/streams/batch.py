@@ -75,25 +75,26 @@ class Part:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """One micro-batch; a pool with nothing drawn from it is None."""
 
-    labeled: Part | None
-    unlabeled: Part | None
-    memory: Part | None
+    labeled: Part | None = None
+    unlabeled: Part | None = None
+    memory: Part | None = None
+    larder: Part | None = None
     classes: torch.Tensor  # class numbers revealed in this time step
     key: tuple[int | str, ...]  # (seed, t, phase, update, micro-batch)
 
     @property
     def parts(self) -> list[Part]:
         """All parts."""
-        return [part for part in (self.unlabeled, self.labeled, self.memory) if part is not None]
+        return [part for part in (self.unlabeled, self.labeled, self.memory, self.larder) if part is not None]
 
     @property
     def supervised(self) -> list[Part]:
-        """The parts that have labels."""
-        return [part for part in (self.labeled, self.memory) if part is not None]
+        """The parts that have labels, revealed or guessed."""
+        return [part for part in (self.labeled, self.memory, self.larder) if part is not None]
 
     def cross_entropy(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one mean over all images that have labels."""

@@ -63,7 +63,8 @@ class Recipe(RecipeOptions):
     cut: Cut = "count"
 
 
-PoolName = Literal["labeled", "unlabeled", "memory"]
+PoolName = Literal["labeled", "unlabeled", "memory", "larder"]
+POOLS: tuple[PoolName, ...] = ("unlabeled", "labeled", "memory", "larder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ class Mix:
     labeled: float = 0.0
     unlabeled: float = 0.0
     memory: float = 0.0
+    larder: float = 0.0
     past_only: bool = False  # leave this time step's labels out of the memory
     by_time_step: bool = False  # draw a time step first, then one of its labels: every time step weighs the same
     capacity: int | None = None  # size of a reservoir of labels of earlier time steps; None keeps all
@@ -80,14 +82,14 @@ class Mix:
 
     def counts(self, size: int, pools: Mapping[PoolName, "Pool"]) -> dict[PoolName, int]:
         """Divide a micro-batch among the pools that hold images; empty if no pool with a share holds any."""
-        share: dict[PoolName, float] = {"unlabeled": self.unlabeled, "labeled": self.labeled, "memory": self.memory}
+        share = {name: part for name in POOLS if (part := getattr(self, name)) > 0}
         empty = [name for name in share if not len(pools[name].rows)]
         # An empty labeled or memory pool gives its share to the other of the two, if that has one; all others share it.
         pairs: tuple[tuple[PoolName, PoolName], ...] = (("labeled", "memory"), ("memory", "labeled"))
         for name, other in pairs:
-            if name in empty and other not in empty and share[other] > 0:
+            if name in empty and other in share and other not in empty:
                 share[other] += share[name]
-        share = {name: part for name, part in share.items() if part > 0 and name not in empty}
+        share = {name: part for name, part in share.items() if name not in empty}
         total = sum(share.values())
         exact = {name: size * part / total for name, part in share.items()}
         counts = {name: int(value + 1e-9) for name, value in exact.items()}

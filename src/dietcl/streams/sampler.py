@@ -17,18 +17,26 @@ Key = tuple[int | str, ...]  # of a random generator
 
 @dataclass(frozen=True)
 class Pool:
-    """Where images are drawn from: rows, their labels if revealed, and the bounds of its time steps."""
+    """Where images are drawn from: rows, and their labels if revealed or guessed."""
 
     rows: Rows
     labels: Labels | None
-    bounds: npt.NDArray[np.int64] | None = None  # set if time steps weigh the same
+    bounds: npt.NDArray[np.int64] | None = None  # of its time steps, if these weigh the same
+    cumulative: npt.NDArray[np.float64] | None = None  # sums of the images' weights, if these differ
 
     def draw(self, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return positions drawn with replacement."""
+        if self.cumulative is not None:
+            places = generator.random(count) * self.cumulative[-1]
+            found: npt.NDArray[np.int64] = np.searchsorted(self.cumulative[:-1], places, side="right")
+            return found
         if self.bounds is None:
             return generator.integers(len(self.rows), size=count)
         group = generator.integers(len(self.bounds) - 1, size=count)
         return generator.integers(self.bounds[group], self.bounds[group + 1])
+
+
+NOTHING = Pool(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,14 @@ class Draw:
 Draws = tuple[Draw, ...]  # of one micro-batch
 
 
-def pools_of(stream: Stream, t: int, mix: Mix) -> dict[PoolName, Pool]:
-    """Return the three pools of time step t under a mix."""
+def pools_of(stream: Stream, t: int, mix: Mix, larder: Pool = NOTHING) -> dict[PoolName, Pool]:
+    """Return the pools of time step t under a mix; what is in the larder, the method says."""
     step = stream.step(t)
     return {
         "labeled": Pool(step.labeled, step.labels),
         "unlabeled": Pool(step.unlabeled, None),
         "memory": _memory(stream, t, mix),
+        "larder": larder,
     }
 
 
@@ -75,9 +84,9 @@ def sample_updates(
             yield sample(pools, counts, (*key, update, micro))
 
 
-def walk(name: PoolName, pool: Pool, size: int, key: Key) -> Iterator[Draws]:
-    """Yield all of a pool once in random order, in micro-batches of at most this size."""
-    order = numpy_generator(*key, "walk", name).permutation(len(pool.rows))
+def walk(name: PoolName, pool: Pool, size: int, key: Key, most: int | None = None) -> Iterator[Draws]:
+    """Yield all of a pool, or at most some of it, once in random order, in micro-batches of at most this size."""
+    order = numpy_generator(*key, "walk", name).permutation(len(pool.rows))[:most]
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         yield (Draw(name, pool.rows[chosen], None if pool.labels is None else pool.labels[chosen]),)
