@@ -28,6 +28,7 @@ Examples:
   python -m reproduction table1 --stream yearbook --data packs/ --methods er,er:uniform,dietcl
   python -m reproduction ablation --stream cifar100@base --data packs/     (with the paper's encoder)
   python -m reproduction table1 --stream cloc --data cloc/manifest.parquet
+  python -m reproduction methods --stream cifar100 --data packs/     (Larder, with seeds of its own)
   python -m reproduction claims --write RESULTS.md     (from the counts in --out; runs nothing)
 
 Suites: {suites}.
@@ -50,8 +51,8 @@ class Options:
     """Folder that holds the stream's pack, or its manifest (.parquet); glyphs needs none."""
     methods: str = "all"
     """Carry out these methods of the suite only (names with commas); its tables show all that were ever carried out."""
-    seeds: int = 3
-    """Runs of each method, with the seeds 0, 1, and so on; in most suites two more of the decisive methods."""
+    seeds: int | None = None
+    """Runs of each method (as many as the suite says); most suites of the paper give decisive methods two more."""
     jobs: int | None = None
     """Runs at a time, one thread each (as many as there are cores; on a cluster all)."""
     on: On = "local"
@@ -66,8 +67,8 @@ class Options:
     """With claims: put the tables between the marks in this Markdown file."""
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise UserError(f"--seeds {self.seeds}: give at least 1")
+        if self.seeds is not None and self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: give at least 1, or leave it out for as many as the suite says")
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs {self.jobs}: give at least 1, or leave it out for one a core")
         cluster_options(self.on, self.cluster)
@@ -87,19 +88,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def _reproduce(arguments: list[str]) -> int:
     """Carry out what is missing, then write and print the tables."""
+    from reproduction.catalog import ALL_SUITES, suites_named
     from reproduction.datasets import DATASETS, dataset_named
-    from reproduction.suites import SUITES, suites_named
 
-    description = DESCRIPTION.format(suites=", ".join(SUITES), streams=", ".join(DATASETS))
+    description = DESCRIPTION.format(suites=", ".join(ALL_SUITES), streams=", ".join(DATASETS))
     options = tyro.cli(Options, args=arguments, prog="python -m reproduction", description=description)
     if not options.name:
-        raise UserError(f"name a suite ({', '.join(SUITES)}), all or claims")
+        raise UserError(f"name a suite ({', '.join(ALL_SUITES)}), all or claims")
     if options.name == "claims":
         return _claims(options)
     if options.write is not None:
         raise UserError(f"--write {options.write}: goes with claims; leave it out")
     dataset_named(options.stream)
-    suites = suites_named(options.name, options.methods)
+    suites = suites_named(options.name, options.methods, options.stream)
 
     from reproduction.show.publish import publish
     from reproduction.study import Missing, Study
@@ -110,7 +111,7 @@ def _reproduce(arguments: list[str]) -> int:
     with disk_errors(options.out), _bars() as report:
         study = Study(options.stream, options.out, options.scratch, options.data, pool, report, notify)
         for name, suite in suites.items():
-            carried = study.measure(suite, options.seeds)
+            carried = study.measure(suite, options.seeds or suite.seeds)
             if not study.has_run:
                 notify(
                     f"{name}: every run is in {folder} already, and none was carried out; another --out repeats them"
@@ -119,7 +120,7 @@ def _reproduce(arguments: list[str]) -> int:
                 notify(f"left out: {result.key} diverged ({result.failure})")
             finished = Study(options.stream, options.out)  # which looks up, and searches nothing for what was not asked
             try:
-                found, measured = finished.found(SUITES[name])
+                found, measured = finished.found(ALL_SUITES[name])
             except Missing:
                 raise UserError(f"{name}: every run diverged, so that there is nothing to show") from None
             for sheet in publish(finished, name, found, measured, folder):
@@ -155,7 +156,7 @@ def _claims(options: Options) -> int:
                 f"--{name} {getattr(options, name)}: claims rest on the counts in --out alone; leave it out"
             )
 
-    from reproduction.show.claim_tables import verdict_sheet
+    from reproduction.show.claim_tables import verdict_sheet, with_claims
     from reproduction.show.results import left_out, studies, write_results
 
     found = studies(options.out)
@@ -164,7 +165,7 @@ def _claims(options: Options) -> int:
     if options.write is not None:
         with disk_errors(options.write.parent):
             write_results(options.write, options.out)
-    _console().print(verdict_sheet(found).table(), "")
+    _console().print(verdict_sheet(with_claims(found)).table(), "")
     for sentence in (sentence for study in found for sentence in left_out(study)):
         print(sentence, file=sys.stderr)
     if options.write is None:

@@ -10,6 +10,7 @@ from dietcl import PRESETS, Recipe, UserError, prepare, reader
 Progress = Callable[[int, int | None], None]
 AT = "@"
 """Between the name of a dataset and another size than its own."""
+SHIPPED = "shipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,13 @@ class Dataset:
     is_binary: bool = False
     """Whether there are two classes only."""
     updates: int | None = None
-    """The paper's budget per time step; None: 1.25 times the budget at which Replay peaks here, after a search."""
+    """The paper's budget per time step; None: 1.25 times S*."""
+    peak: int | None = None
+    """S*; None: the budget at which Replay peaks here, after a search."""
+    like: str = ""
+    """Another dataset, whose S and rates it takes; by default it has its own."""
+    weights: str = SHIPPED
+    """First weights: those of the preset, or a file."""
 
 
 # One more line here makes another stream known to every suite.
@@ -58,6 +65,22 @@ DATASETS: dict[str, Dataset] = {
         test_images=None,  # few of them are of early years
         reader=reader("arrays", label="gender", time="year", split="split", test="1", unknown="-1"),
         pack="yearbook_32.npz",
+    ),
+    "glyphs1000": Dataset(
+        title="1,000 glyphs",
+        recipe=Recipe(recipe="class", time_steps=10, label_rate=0.02),  # 100 classes a time step, one label each
+        is_even=True,
+        reader=reader("glyphs", classes=1000, per_class=50, test_per_class=5),
+        like="glyphs",
+    ),
+    "cifar100-wide": Dataset(
+        title="CIFAR-100, 20 classes a time step",
+        recipe=Recipe(recipe="class", time_steps=5),
+        preset="micro",
+        is_even=True,
+        reader=reader("strips"),
+        pack="cifar100_32_webp.zip",
+        peak=320,  # chosen by cost: doubling budgets at this size would take days
     ),
     "imagenet10k": Dataset(
         title="ImageNet10k", recipe=Recipe(recipe="class"), preset="base", test_images=None, updates=500
@@ -91,13 +114,20 @@ def dataset_named(name: str) -> Dataset:
         raise UserError(f"--stream {name}: {size} is its own size; leave {at}{size} out")
     if size not in PRESETS:
         raise UserError(f"--stream {name}: no such size; choose from {', '.join(PRESETS)}")
-    return replace(dataset, title=f"{dataset.title} ({size})", preset=size)
+    # S* and weights are of the dataset's own size.
+    like = f"{dataset.like}{AT}{size}" if dataset.like else ""
+    return replace(dataset, title=f"{dataset.title} ({size})", preset=size, like=like, peak=None, weights=SHIPPED)
+
+
+def is_manifest(data: Path) -> bool:
+    """Tell whether a path is that of a manifest, rather than of a folder of packs."""
+    return data.suffix == ".parquet"
 
 
 def manifest_of(name: str, data: Path | None, progress: Progress = lambda done, total: None) -> Path:
     """Return the manifest of a dataset, prepared in the cache from its pack in the folder `data`, or given by it."""
     dataset = dataset_named(name)
-    if data is not None and data.suffix == ".parquet":
+    if data is not None and is_manifest(data):
         return data
     if dataset.reader is None:
         raise UserError(f"--stream {name}: give its manifest (`dietcl data prepare` makes it): --data MANIFEST.parquet")

@@ -193,7 +193,10 @@ def _measured(config: RunConfig, run: Run) -> dict[str, Any]:
         "ridge": solved_head_accuracy(replace(config, weights=weights), device=_device(config)),
         "flops": flops,
         "updates": sum(event["updates"] for event in run.of("step_end")),
+        "state_bytes": run.of("step_end")[-1]["state_bytes"],
     }
+    if guesses := [[event["guesses"], event["guesses_right"]] for event in run.of("step_end") if "guesses" in event]:
+        facts["guesses"] = guesses
     if curve := run.of("curve"):
         facts["curve"] = [{name: event[name] for name in ("t", "update", "loss", "accuracy")} for event in curve]
     return {**{name: _rows(run.counts[name], decimals) for name, decimals in _MATRICES.items()}, "facts": facts}

@@ -4,8 +4,8 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,16 @@ import numpy as np
 from dietcl import PRESETS, UserError, hold_out, manifest_hash
 from dietcl.clusters import WorkPool
 from dietcl.files import locked, make_folder, write_json
-from reproduction import trials
-from reproduction.configs import cell_of, config_of
-from reproduction.datasets import dataset_named, manifest_of
+from reproduction.configs import HELD_OUT, peak_cell, reported_cell, trial_cell
+from reproduction.datasets import dataset_named, is_manifest, manifest_of
 from reproduction.run_cache import Cell, Result, RunCache, run_cells
-from reproduction.suites import (
-    ER_UNIFORM,
-    PAPER_RATE,
-    PAPER_THRESHOLD,
-    PAPER_TIME_STEPS,
-    PAPER_UPDATES,
-    Arm,
-    Point,
-    Suite,
-    scaled,
-)
-from reproduction.trials import SOLVED, TRIALS, Trial
+from reproduction.suites import ER_UNIFORM, PAPER_THRESHOLD, PAPER_UPDATES, Arm, Point, Suite
+from reproduction.trials import SHORT_SEARCH, SOLVED, Choice, Search, Trial
 
 FIRST_BUDGET = 10
 LAST_BUDGET = 160
 """The largest S*, by what two cores can do: at 1.25 times as much, `table1` takes them two hours."""
 MORE_SEEDS = 2
-WITH_JOINT_PHASE = ("dietcl", "er")
-"""The methods whose threshold is a number of updates, which the study scales with the budget."""
-HELD_OUT = "/held-out"
-"""After a dataset's name: its stream with training images in the place of the test images."""
 Report = Callable[[str, float, int], None]  # what is being run, how many cells of it are done, and how many there are
 
 
@@ -88,7 +73,9 @@ class Study:
         self.cells = RunCache(out / name / "cells.jsonl")
         self.searched = RunCache(out / name / "search.jsonl")
         self._scratch, self._pool, self._report, self._notify = scratch / name, pool, report, notify
-        self._chosen: dict[str, Trial] = {}
+        own = None if data is not None and is_manifest(data) else data  # a manifest is of this dataset alone
+        self._sibling = partial(Study, out=out, scratch=scratch, data=own, pool=pool, report=report, notify=notify)
+        self._chosen: dict[tuple[str, Search], Choice] = {}
         self.has_run = False
         """Whether the last suite needed anything that was not there."""
 
@@ -99,30 +86,43 @@ class Study:
 
     # The regime.
 
-    def chosen(self, method: str) -> Trial | None:
-        """Return the trial that won the search; None where there is none, at the paper's size or without rates."""
+    @cached_property
+    def searcher(self) -> "Study":
+        """The study whose budget and rates this one has: itself, or that of the dataset that its own is like."""
+        return self._sibling(self.dataset.like) if self.dataset.like else self
+
+    def chosen(self, method: str, search: Search = SHORT_SEARCH) -> Trial | None:
+        """Return the rates that a search found; None where there are none, at the paper's size or without rates."""
         if self.dataset.updates is not None or method in SOLVED:
             return None
-        if method not in self._chosen:
-            self.search([method])
-            scores = self.scores(method)
-            self._chosen[method] = max(scores, key=scores.__getitem__)
-        return self._chosen[method]
+        return self.choice(method, search).trial
 
-    def search(self, methods: Sequence[str]) -> None:
+    def choice(self, method: str, search: Search) -> Choice:
+        """Return what the search of a method found."""
+        if self.searcher is not self:
+            return self.searcher.choice(method, search)
+        if (method, search) not in self._chosen:
+            self.search([method], search)
+            self._chosen[method, search] = search.choose(self.scores(method, search))
+        return self._chosen[method, search]
+
+    def search(self, methods: Sequence[str], search: Search = SHORT_SEARCH) -> None:
         """Carry out every trial of some methods."""
+        if self.searcher is not self:
+            self.searcher.search(methods, search)
+            return
         cells = [
             cell
             for method in methods
             if method not in SOLVED
-            for trial in TRIALS
-            for cell in self._trial_cells(method, trial)
+            for trial in search.trials
+            for cell in self._trial_cells(method, trial, search)
         ]
         self._run(cells, self.searched, f"{self.name}: search")
 
-    def scores(self, method: str) -> dict[Trial, float]:
-        """Return what every trial of a method scores, on held-out training images of other seeds."""
-        return {trial: self._mean_final(self._trial_cells(method, trial)) for trial in TRIALS}
+    def scores(self, method: str, search: Search = SHORT_SEARCH) -> dict[Trial, list[float]]:
+        """Return what every trial of a method scores on held-out training images of other seeds, by seed."""
+        return {trial: self._finals(self._trial_cells(method, trial, search)) for trial in search.trials}
 
     @cached_property
     def _doubling(self) -> tuple[dict[int, float], bool]:
@@ -131,9 +131,9 @@ class Study:
         budget = best = FIRST_BUDGET
         trial = self.chosen(ER_UNIFORM.method)
         while True:
-            cells = [self._search_cell("peak", ER_UNIFORM.method, trial, budget, seed, None) for seed in trials.SEEDS]
+            cells = [peak_cell(self.name, ER_UNIFORM.method, trial, budget, seed) for seed in SHORT_SEARCH.seeds]
             self._run(cells, self.searched, f"{self.name}: where Replay peaks, {budget} updates")
-            scores[budget] = self._mean_final(cells)
+            scores[budget] = float(np.mean(self._finals(cells)))
             # A run that diverged has no error.
             errors = np.nan_to_num([self.searched.result(cell).summary.final_pooled_se for cell in cells])
             # Of a difference of two means over the seeds, were their test images independent.
@@ -155,12 +155,14 @@ class Study:
 
     @property
     def peak(self) -> int:
-        """S*: the budget whose double gained Replay less than the standard error, or the last one."""
-        return list(self.peaks)[-2]
+        """S*: the budget whose double gained Replay less than the standard error, or the last one; or a given one."""
+        return self.dataset.peak or list(self.peaks)[-2]
 
     @cached_property
     def budget(self) -> int:
         """S: updates per time step in the paper's regime."""
+        if self.searcher is not self:
+            return self.searcher.budget
         return self.dataset.updates or round(self.peak * PAPER_UPDATES / PAPER_THRESHOLD)
 
     # The suites.
@@ -170,7 +172,7 @@ class Study:
         self.has_run = False
         self._tune(suite)
         grid = [
-            (arm, point, [self.cell(arm, point, seed) for seed in range(seeds_of(suite, arm, seeds))])
+            (arm, point, [self.cell(arm, point, seed) for seed in point.protocol.seeds(seeds_of(suite, arm, seeds))])
             for arm in suite.arms
             for point in suite.points_of(arm)
         ]
@@ -203,63 +205,32 @@ class Study:
 
         A seed counts only if all before it were carried out.
         """
-        cells = (self.cell(arm, point, seed) for seed in itertools.count())
+        first = point.protocol.first_seed
+        cells = (self.cell(arm, point, seed) for seed in itertools.count(first))
         found = tuple(map(self.cells.result, itertools.takewhile(self.cells.__contains__, cells)))
         if not _with_result(found):
-            raise Missing(self.cell(arm, point, 0).key)
+            raise Missing(self.cell(arm, point, first).key)
         return found
 
     def _tune(self, suite: Suite) -> None:
         """Search the rates of all arms at once, which keeps every process busy."""
-        if self.dataset.updates is None:
-            self.search(list(dict.fromkeys([ER_UNIFORM.method, *(arm.tuned_as or arm.method for arm in suite.arms)])))
+        if self.dataset.updates is not None:
+            return
+        if self.searcher.dataset.peak is None:
+            self.search([ER_UNIFORM.method])  # on which the budget rests
+        for search in dict.fromkeys(point.protocol.search for point in suite.points):
+            self.search(list(dict.fromkeys(arm.rates_of for arm in suite.arms)), search)
 
     # Cells.
 
     def cell(self, arm: Arm, point: Point, seed: int) -> Cell:
         """Return the run of an arm at a point, scaled to this dataset."""
-        tuned_as = arm.tuned_as or arm.method
-        scale = self.budget / PAPER_UPDATES
-        updates, threshold = scaled(point.updates, scale), scaled(point.threshold, scale)
-        rate = self.dataset.recipe.label_rate * point.label_rate / PAPER_RATE
-        time_steps = round(self.dataset.recipe.time_steps * point.time_steps / PAPER_TIME_STEPS)
-        config = config_of(self.name, arm.method, self.chosen(tuned_as), updates, seed)
-        own = config.method_config
-        if config.method in WITH_JOINT_PHASE:
-            own = replace(own, threshold=str(threshold))
-        strange = sorted(set(arm.options) - {option.name for option in fields(own)})
-        if strange:
-            advice = f"see `dietcl train --method {config.method} --help`"
-            raise UserError(f"the arm {arm.title}: {arm.method} has no option {strange[0]}; {advice}")
-        config = replace(
-            config,
-            method_config=replace(own, **arm.options),
-            recipe=replace(config.recipe, label_rate=rate, time_steps=time_steps),
-            accounting=point.accounting,
-            evaluation=replace(config.evaluation, curves=point.curves),
-            first_time_steps=point.first_time_steps,
-        )
-        options = "".join(f" {name}={value}" for name, value in sorted(arm.options.items()))
-        where = f"S {updates}/B {threshold}/rate {rate:g}/T {time_steps}"
-        if point.first_time_steps is not None:
-            where += f"/first {point.first_time_steps}"
-        if point.curves:
-            where += f"/curves {point.curves}"
-        if point.accounting != "images":
-            where += f"/{point.accounting}"
-        return cell_of(f"{arm.method}{options} as {tuned_as}/{where}/seed {seed}", config, self.dataset)
+        trial = self.chosen(arm.rates_of, point.protocol.search)
+        return reported_cell(self.name, arm, point, trial, self.budget, seed)
 
-    def _trial_cells(self, method: str, trial: Trial) -> list[Cell]:
-        return [
-            self._search_cell("trial", method, trial, trials.UPDATES, seed, trials.TIME_STEPS) for seed in trials.SEEDS
-        ]
-
-    def _search_cell(
-        self, stage: str, method: str, trial: Trial | None, updates: int, seed: int, steps: int | None
-    ) -> Cell:
-        config = config_of(self.name, method, trial, updates, seed)
-        key = f"{stage}/{method}/{updates} updates/{trial}/seed {seed}"
-        return cell_of(key, replace(config, stream=f"{self.name}{HELD_OUT}", first_time_steps=steps), self.dataset)
+    def _trial_cells(self, method: str, trial: Trial, search: Search) -> list[Cell]:
+        updates = self.budget if search.updates is None else search.updates
+        return [trial_cell(self.name, method, trial, search, updates, seed) for seed in search.seeds]
 
     def _run(self, cells: Sequence[Cell], store: RunCache, title: str) -> None:
         waiting = [cell.key for cell in cells if cell not in store]
@@ -290,7 +261,7 @@ class Study:
         elif _manifest_in(path) != found:
             raise UserError(f"{path.parent}: holds runs on other images than {manifest}; choose another --out")
 
-    def _mean_final(self, cells: Sequence[Cell]) -> float:
-        """Return the mean A(T) over cells; a run that diverged scored nothing."""
+    def _finals(self, cells: Sequence[Cell]) -> list[float]:
+        """Return A(T) of cells; a run that diverged scored nothing."""
         results = [self.searched.result(cell) for cell in cells]
-        return float(np.mean([0.0 if result.failure else result.summary.final_pooled for result in results]))
+        return [0.0 if result.failure else result.summary.final_pooled for result in results]

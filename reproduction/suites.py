@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dietcl import UserError
+from dietcl import Evaluation
+from reproduction.trials import SHORT_SEARCH, Search
 
 PAPER_UPDATES = 500
 PAPER_RATE = 0.01
@@ -30,10 +31,33 @@ class Arm:
     """METHOD or METHOD:VARIANT."""
     options: Mapping[str, Any] = field(default_factory=dict)
     tuned_as: str = ""
-    """The method whose searched rates it takes; its own by default."""
+    """The method whose searched rates it takes, if another."""
     group: Group = "supervised"
     is_decisive: bool = False
     """The paper's claims rest on it, so that most suites give it two seeds more."""
+
+    @property
+    def rates_of(self) -> str:
+        """The method whose searched rates it takes."""
+        return self.tuned_as or self.method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How rates are searched, which seeds are run, and what tests them."""
+
+    search: Search = SHORT_SEARCH
+    first_seed: int = 0
+    tests_all_at_end: bool = False
+    """Test the last time step on all test images, and earlier ones on a sample that all seeds have in common."""
+
+    def seeds(self, number: int) -> range:
+        """Return so many seeds."""
+        return range(self.first_seed, self.first_seed + number)
+
+    def evaluation(self, own: Evaluation) -> Evaluation:
+        """Return what is measured under this protocol."""
+        return replace(own, all_at_end=True) if self.tests_all_at_end else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +73,7 @@ class Point:
     threshold: int = PAPER_THRESHOLD
     """DietCL's B: updates' worth of passes that its joint phase may take."""
     accounting: Literal["images", "flops"] = "images"
+    protocol: Protocol = Protocol()
     is_for_decisive: bool = False
     """Whether decisive arms alone are measured here."""
 
@@ -65,8 +90,16 @@ class Suite:
     arms: tuple[Arm, ...]
     points: tuple[Point, ...] = (Point(),)
     view: View = "table"
+    seeds: int = 3
+    """Runs of each arm, unless the user says otherwise."""
     more_seeds: bool = False
     """Give decisive arms two seeds more."""
+    streams: tuple[str, ...] = ()
+    """The datasets that it is for, if not for all."""
+    leader: str = "DietCL"
+    """Title of the arm that the others are compared with."""
+    judges_leader: bool = False
+    """Whether its tables say if the leader is above the others, corrected for the number of differences."""
 
     def points_of(self, arm: Arm) -> tuple[Point, ...]:
         """Return where an arm is measured."""
@@ -271,24 +304,3 @@ SUITES: dict[str, Suite] = {
         more_seeds=True,
     ),
 }
-
-
-def suites_named(name: str, methods: str = "all") -> dict[str, Suite]:
-    """Return a suite by its name, or all, with the arms of some methods only (names with commas) or all."""
-    if name not in (*SUITES, "all"):
-        raise UserError(f"{name}: no such suite; choose from {', '.join(SUITES)}, all or claims")
-    suites = SUITES if name == "all" else {name: SUITES[name]}
-    if methods == "all":
-        return suites
-    known = list(dict.fromkeys(arm.method for suite in suites.values() for arm in suite.arms))
-    wanted = [method.strip() for method in methods.split(",") if method.strip()]
-    if not wanted:
-        raise UserError(f"--methods: name some of {', '.join(known)}, or all")
-    for method in wanted:
-        if method not in known:
-            raise UserError(f"--methods {method}: {name} has no such method; choose from {', '.join(known)}, or all")
-    some = {
-        name: replace(suite, arms=tuple(arm for arm in suite.arms if arm.method in wanted))
-        for name, suite in suites.items()
-    }
-    return {name: suite for name, suite in some.items() if suite.arms}

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.scored_study import RuledStudy
 from reproduction import suites as s
+from reproduction.catalog import suites_named
 from reproduction.claims import CLAIMS, contrasts_of
 from reproduction.measures import final
 from reproduction.show.claim_tables import claim_sheet, suite_claims, tally_sheet, verdict_sheet
@@ -63,7 +64,7 @@ def test_the_difference_that_decides_is_the_one_shown(tmp_path):
         return {"dietcl": 0.3, "ewc": 0.32}.get(cell.config.method, 0.28) + noise
 
     study = RuledStudy("glyphs", tmp_path, rule)
-    study.measure(s.suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
+    study.measure(suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     told = cells["DietCL is above every supervised method"]
     assert told.startswith("does not hold (DietCL less EWC: -2.0 ")
@@ -77,14 +78,14 @@ def test_a_difference_that_alone_would_fall_is_not_shown_as_the_deciding_one(tmp
         return 0.3 if cell.config.method == "dietcl" else 0.3 + lead
 
     study = RuledStudy("glyphs", tmp_path, rule)
-    study.measure(s.suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
+    study.measure(suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     assert cells["DietCL is above every supervised method"].startswith("does not hold (DietCL less EWC: -1.0 ")
 
 
 def test_a_run_that_diverged_takes_its_seed_alone_with_it(tmp_path):
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3 + 0.1 * (cell.config.method == "dietcl"))
-    study.measure(s.suites_named("table1", "dietcl,ewc,er:uniform")["table1"], seeds=3)
+    study.measure(suites_named("table1", "dietcl,ewc,er:uniform")["table1"], seeds=3)
     lost = study.cell(s.EWC, Point(), 0)
     none = {name: [[0]] for name in ("correct", "count", "loss_sum")}
     study.cells.add({"key": lost.key, "hash": lost.hash, **none, "facts": {}, "failure": "the loss is not finite"})
@@ -177,7 +178,7 @@ def test_differences_are_of_the_same_seeds_and_in_points(tmp_path):
 
 def test_a_lead_over_every_method_is_not_confirmed_by_some_of_them(tmp_path):
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.1 * (cell.config.method == "dietcl") + 0.2)
-    study.measure(s.suites_named("table1", "dietcl,er,linear_probe")["table1"], seeds=2)
+    study.measure(suites_named("table1", "dietcl,er,linear_probe")["table1"], seeds=2)
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     assert cells["DietCL is above every supervised method"] == "cannot tell (1 of 1 measured hold; 6 not run)"
     told = cells["DietCL is above supervised methods that the paper leaves out"]
@@ -193,7 +194,7 @@ def test_a_difference_that_alone_would_fall_is_told_so_where_it_sinks_nothing(tm
         return 0.3 if cell.config.method == "dietcl" else 0.3 + lead
 
     study = RuledStudy("glyphs", tmp_path, rule)
-    study.measure(s.suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
+    study.measure(suites_named("table1", "dietcl,ewc,mas")["table1"], seeds=3)
     cells = {row[0]: row[3] for row in claim_sheet(studies(tmp_path)).rows}
     told = cells["DietCL is above every supervised method"]
     assert told.startswith("cannot tell (DietCL less MAS: -3.0 ")

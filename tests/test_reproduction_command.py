@@ -16,12 +16,13 @@ from dietcl.streams.sources.builtin.glyphs.glyphs import Glyphs
 from helpers.scored_study import RuledStudy
 from reproduction import command as reproduce
 from reproduction import study as studies
-from reproduction import trials
+from reproduction.catalog import ALL_SUITES
 from reproduction.command import main
 from reproduction.datasets import DATASETS, Dataset
 from reproduction.show.publish import markdown, publish
 from reproduction.show.table_formats import marks
 from reproduction.suites import ER_AT_RATES, SUITES, Point
+from reproduction.trials import SHORT_SEARCH
 
 
 def one_by_one(work, items, progress):
@@ -40,13 +41,12 @@ def few(monkeypatch):
         test_images=None,
     )
     monkeypatch.setitem(DATASETS, "few", few)
-    monkeypatch.setattr(studies, "TRIALS", trials.TRIALS[:1])
+    for option, value in {"number": 1, "updates": 1, "time_steps": 2}.items():
+        monkeypatch.setitem(vars(SHORT_SEARCH), option, value)
     monkeypatch.setattr(studies, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(trials, "UPDATES", 1)
-    monkeypatch.setattr(trials, "TIME_STEPS", 2)
     monkeypatch.setattr(reproduce, "_pool", lambda options, console: one_by_one)
     suite = replace(SUITES["sampling"], more_seeds=False, points=(Point(),))
-    monkeypatch.setitem(SUITES, "sampling", suite)
+    monkeypatch.setitem(ALL_SUITES, "sampling", suite)
 
 
 def test_a_suite_is_searched_run_and_published_once(few, tmp_path, capsys):

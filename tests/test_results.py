@@ -10,12 +10,14 @@ from statistics import fmean, stdev
 import pytest
 
 from dietcl.process_pool import in_processes
+from reproduction.catalog import ALL_SUITES
 from reproduction.datasets import dataset_named
 from reproduction.show.publish import all_sheets, markdown
 from reproduction.show.results import SHOWN, studies, write_results
 from reproduction.show.table_formats import marks
 from reproduction.study import Study
-from reproduction.suites import FROZEN, SUITES, Point
+from reproduction.suites import FROZEN, Point
+from reproduction.trials import SEARCH_AT_BUDGET, SHORT_SEARCH
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -47,7 +49,9 @@ def final_accuracy(name: str, line: dict) -> float:
 
 def published(name: str) -> list[dict]:
     """Return every suite of a dataset that has been written, as its JSON."""
-    return [json.loads(path.read_text()) for path in (RESULTS / name / f"{s}.json" for s in SUITES) if path.is_file()]
+    return [
+        json.loads(path.read_text()) for path in (RESULTS / name / f"{s}.json" for s in ALL_SUITES) if path.is_file()
+    ]
 
 
 def block(name: str) -> str:
@@ -71,6 +75,26 @@ def test_counts_are_counts(name):
             assert all(0 <= r <= c and isinstance(r, int) for r, c in zip(right, count, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("method", "hashes"),
+    [
+        ("er:uniform", ["cd30751a742b", "e684c9ae88a5", "017a97b5f4f6"]),
+        ("dietcl", ["631f2c55cf79", "c535b3a3c25f", "3b38d20ba2db"]),
+        ("fixmatch", ["efd7a5934222", "4bf29483e6f5", "6ae8827caf50"]),
+    ],
+)
+def test_trials_at_the_reported_budget_keep_their_names_and_are_found(method, hashes):
+    study = Study("cifar100", RESULTS)
+    first, *rest = SEARCH_AT_BUDGET.trials
+    cells = study._trial_cells(method, first, SEARCH_AT_BUDGET)
+    key = f"at-budget/{method}/100 updates/lr 0.0024, head 0.03, factor 1/seed"
+    assert [(cell.key, cell.hash) for cell in cells] == [
+        (f"{key} {seed}", own) for seed, own in zip((110, 111, 112), hashes, strict=True)
+    ]
+    every = [cell for trial in rest for cell in study._trial_cells(method, trial, SEARCH_AT_BUDGET)]
+    assert all(cell in study.searched for cell in [*cells, *every])
+
+
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_published_accuracy_is_recomputed_from_the_counts(name):
     lines = counts(name)
@@ -88,7 +112,7 @@ def test_every_published_accuracy_is_recomputed_from_the_counts(name):
 def test_every_published_table_is_what_the_counts_say(name):
     study = Study(name, RESULTS)
     for entry in published(name):
-        suite, measured = study.found(SUITES[entry["suite"]])
+        suite, measured = study.found(ALL_SUITES[entry["suite"]])
         text = markdown(study, entry["suite"], suite, measured, all_sheets(study, entry["suite"], suite, measured))
         assert (RESULTS / name / f"{entry['suite']}.md").read_text() == text, entry["suite"]
 
@@ -136,6 +160,7 @@ def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
     found, committed = json.loads(line), counts("glyphs")[chosen.key]
     for losses, before in zip(found.pop("loss_sum"), committed.pop("loss_sum"), strict=True):
         assert losses == pytest.approx(before, abs=0.02)  # rounded to a hundredth
+    assert found["facts"].pop("state_bytes") > 0  # not noted when those were made
     assert found == committed
 
 
@@ -143,10 +168,11 @@ def test_a_committed_run_comes_out_the_same_to_the_digit(tmp_path):
 def test_a_committed_run_that_learns_comes_out_the_same(tmp_path):
     """Three time steps of DietCL: on the kind of machine that made them to the digit, on another nearly so."""
     committed = Study("glyphs", RESULTS)
-    chosen, *_ = committed._trial_cells("dietcl", committed.chosen("dietcl"))
+    chosen, *_ = committed._trial_cells("dietcl", committed.chosen("dietcl"), SHORT_SEARCH)
     again = Study("glyphs", tmp_path, tmp_path, pool=partial(in_processes, jobs=1))
     again._run([chosen], again.searched, "again")
     found, before = again.searched.result(chosen), committed.searched.result(chosen)
+    assert found.facts.pop("state_bytes") > 0  # not noted when those were made
     assert {**found.facts, "ridge": 0} == {**before.facts, "ridge": 0}  # draws, charges and updates
     assert found.facts["updates"] == 120
     assert found.summary.accuracy == pytest.approx(before.summary.accuracy, abs=0.1, nan_ok=True)

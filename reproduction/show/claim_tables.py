@@ -12,6 +12,12 @@ _VERDICTS = ("holds", "does not hold", "cannot tell", "cannot be tested", "not r
 _TERMS = "Budgets and label rates are named as in the paper."
 
 
+def with_claims(studies: Sequence[Study]) -> list[Study]:
+    """Return the studies that measured something on which a claim rests; all if none did."""
+    some = [study for study in studies if any(each.values for claim in CLAIMS for each in contrasts_of(claim, study))]
+    return some or list(studies)
+
+
 def claim_sheet(studies: Sequence[Study]) -> Sheet:
     """Return the verdict on every claim by stream, with the differences that decide it."""
     rows = tuple(

@@ -23,6 +23,8 @@ class FigureData:
     measured: tuple[Measured, ...]
     scale: Scale
     title: str
+    leader: str = "DietCL"
+    """Title of the arm that the others are compared with."""
 
     def arms(self) -> list[list[Measured]]:
         """Return the points of each arm."""

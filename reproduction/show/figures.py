@@ -10,7 +10,7 @@ from dietcl.report.style import MATPLOTLIB, NAME_PALETTE
 from reproduction.measures import final, pooled, solved
 from reproduction.show import line_plots
 from reproduction.show.figure_data import FigureData, known_mean, percent, spread_text
-from reproduction.show.plot_style import BARS, INK, canvas, column, dots, is_dietcl, mean_dot, name_rows, style_of
+from reproduction.show.plot_style import BARS, INK, canvas, column, dots, is_strong, mean_dot, name_rows, style_of
 from reproduction.show.scale import Scale
 from reproduction.show.tables import flops_by_purpose
 from reproduction.study import Measured
@@ -45,7 +45,7 @@ def draw(suite: Suite, measured: Sequence[Measured], scale: Scale, title: str) -
     """Draw what a suite measured."""
     import matplotlib
 
-    view = FigureData(tuple(measured), scale, title)
+    view = FigureData(tuple(measured), scale, title, suite.leader)
     with matplotlib.rc_context(MATPLOTLIB):
         figure: Figure = _VIEWS[suite.view](view)
         return figure
@@ -57,11 +57,11 @@ def _table(view: FigureData) -> Any:
     headings = [place for place, row in enumerate(rows) if isinstance(row, str)]
     figure, ((axes,),) = canvas((8.4, 1.7 + 0.27 * len(rows)), view.title, view.small(BARS))
     names = [row if isinstance(row, str) else row.arm.title for row in rows]
-    name_rows(axes, names, [place for place, item in items if is_dietcl(item.arm)], headings)
+    name_rows(axes, names, {place: item.arm for place, item in items}, headings)
     for place, item in items:
         values, color = percent(item, final), style_of(item.arm)["color"]
         dots(axes, values, np.full(len(values), place), color)
-        mean_dot(axes, values, place, item.arm.title, color=color, ms=9.5 if is_dietcl(item.arm) else 7)
+        mean_dot(axes, values, place, item.arm.title, color=color, ms=9.5 if is_strong(item.arm) else 7)
     axes.set_xlabel("Accuracy after the last time step, A(T) (%)")
     column(axes, 66, "A(T) in %", [(place, spread_text(percent(item, final))) for place, item in items])
     return figure
@@ -85,7 +85,7 @@ def _heads(view: FigureData) -> Any:
     height = 2.3 + 0.42 * len(rows)
     seeds = "large dots: means over seeds; small dots: single seeds; at the right: mean ± standard deviation in %"
     figure, ((axes,),) = canvas((9, height), view.title, view.small(seeds))
-    name_rows(axes, [item.arm.title for item in rows], [p for p, item in enumerate(rows) if is_dietcl(item.arm)])
+    name_rows(axes, [item.arm.title for item in rows], dict(enumerate(item.arm for item in rows)))
     for place, item in enumerate(rows):
         color, own, freed = style_of(item.arm)["color"], percent(item, pooled), percent(item, solved)
         axes.plot([known_mean(own), known_mean(freed)], [place, place], color=color, lw=3, alpha=0.4, label="_link")
@@ -107,7 +107,7 @@ def _spending(view: FigureData) -> Any:
     notes = ("bars: means over seeds", "at equal images or FLOPs: what the budget of a time step counts, at most")
     figure, ((axes,),) = canvas((9.6, height), view.title, view.small(*notes))
     names = [f"{item.arm.title}, at equal {_accounting(item.point)}" for item in rows]
-    name_rows(axes, names, [place for place, item in enumerate(rows) if is_dietcl(item.arm)])
+    name_rows(axes, names, dict(enumerate(item.arm for item in rows)))
     unit, prefix = _unit(max(sum(flops_by_purpose(item).values()) for item in rows))
     totals = _stack(axes, [{name: flops / unit for name, flops in flops_by_purpose(item).items()} for item in rows])
     axes.set_xlabel(f"Spent on learning the whole stream ({prefix}FLOPs)")

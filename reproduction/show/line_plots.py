@@ -89,14 +89,14 @@ def _stream_axes(axes: Any, title: str) -> None:
 def panels(view: FigureData) -> Any:
     """Draw accuracy along the stream in a panel for each point."""
     points = view.points()
-    notes = (FAINT, "box: DietCL's A, the mean of A(t) over the stream")
+    notes = (FAINT, f"box: {view.leader}'s A, the mean of A(t) over the stream")
     size = (2.75 * len(points) + 1.6, 4.1)
     figure, (row,) = canvas(size, view.title, view.small(*notes), 1, len(points), sharey=True)
     for axes, point in zip(row, points, strict=True):
         items = [item for item in view.measured if item.point == point]
         ends = _arm_lines(axes, items)
         _stream_axes(axes, view.heading(point))
-        _box(axes, items)
+        _box(axes, [item for item in items if item.arm.title == view.leader])
     row[0].set_ylabel(SEEN)
     row[0].set_ylim(0, min(119.0, 1.15 * row[0].get_ylim()[1]))
     label_ends(row[-1], ends)
@@ -104,7 +104,7 @@ def panels(view: FigureData) -> Any:
 
 
 def _box(axes: Any, items: Sequence[Measured]) -> None:
-    for item in filter(lambda item: is_dietcl(item.arm), items):
+    for item in items:
         level = float(known_mean(percent(item, average)))
         frame = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#9AA1AB"}
         where = {"transform": axes.transAxes, "ha": "right", "va": "top", "zorder": 5}

@@ -1,7 +1,7 @@
 """How the figures of suites are drawn: the look of an arm, means with their seeds, rows, and labels at line ends."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dietcl.report.style import PALETTE, PATTERNS, QUIET, Look, look
 from reproduction import suites
+from reproduction.larder_suites import LARDER, LARDER_SUITES
 from reproduction.show.figure_data import Floats, known_mean, known_spread
 from reproduction.suites import DIETCL, SUITES, Arm
 
@@ -34,10 +35,20 @@ def is_dietcl(arm: Arm) -> bool:
     return _key(arm) == _key(DIETCL)
 
 
+def is_larder(arm: Arm) -> bool:
+    """Tell whether an arm is Larder as it is."""
+    return _key(arm) == _key(LARDER)
+
+
+def is_strong(arm: Arm) -> bool:
+    """Tell whether a reader looks for this arm first."""
+    return is_dietcl(arm) or is_larder(arm)
+
+
 def style_of(arm: Arm) -> dict[str, Any]:
     """Return colour, pattern, width and order of an arm's line, the same in all figures; blue is DietCL's alone."""
-    if is_dietcl(arm):
-        return {"color": PALETTE[0], "ls": PATTERNS[0], "lw": 3.0, "zorder": 3.5}
+    if is_strong(arm):
+        return {"color": PALETTE[0] if is_dietcl(arm) else INK, "ls": PATTERNS[0], "lw": 3.0, "zorder": 3.5}
     if arm.group == "reference":
         return {"color": INK, "ls": PATTERNS[1], "lw": 1.3, "zorder": 2.0}
     own = _looks().get(_key(arm), Look(len(PALETTE) - 1, 0))
@@ -60,6 +71,7 @@ def _looks() -> dict[str, Look]:
     methods = dict.fromkeys(_key(arm) for arm in drawn if not _is_variant(arm))
     # There are more arms than looks: what differs from a method by options or rates takes them from the other end.
     variants = dict.fromkeys(map(_key, sorted(filter(_is_variant, drawn), key=lambda arm: not arm.options)))
+    variants |= dict.fromkeys(_key(arm) for suite in LARDER_SUITES.values() for arm in suite.arms if _is_variant(arm))
     return dict(zip(variants, reversed(places), strict=False)) | dict(zip(methods, places, strict=False))
 
 
@@ -88,8 +100,8 @@ def canvas(
     return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey)
 
 
-def name_rows(axes: Any, names: Sequence[str], strong: Sequence[int], headings: Sequence[int] = ()) -> None:
-    """Name rows from top to bottom, with faint lines that lead to their values."""
+def name_rows(axes: Any, names: Sequence[str], arms: Mapping[int, Arm], headings: Sequence[int] = ()) -> None:
+    """Name rows from top to bottom, by place those of arms too, with faint lines that lead to their values."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -99,8 +111,8 @@ def name_rows(axes: Any, names: Sequence[str], strong: Sequence[int], headings: 
             label.set(color=QUIET, fontweight="bold", fontsize=_LABEL)
             continue
         axes.axhline(place, color="#D1D5DB", lw=0.7, ls=PATTERNS[2], zorder=0.5, label="_row")
-        if place in strong:
-            label.set(color=PALETTE[0], fontweight="bold")
+        if place in arms and is_strong(arms[place]):
+            label.set(color=style_of(arms[place])["color"], fontweight="bold")
 
 
 def column(axes: Any, right: float, heading: str, cells: Sequence[tuple[int, str]]) -> None:

@@ -11,14 +11,16 @@ from dietcl import __version__
 from dietcl.files import write_bytes, write_json
 from dietcl.metrics import known
 from dietcl.report.style import MATPLOTLIB, page_css
+from reproduction.catalog import ALL_SUITES
 from reproduction.measures import average, current, final, old, pooled, solved
 from reproduction.show.claim_tables import suite_claims
 from reproduction.show.figures import draw
+from reproduction.show.lead_tables import search_sheets
 from reproduction.show.scale import Scale
 from reproduction.show.table_formats import Sheet
 from reproduction.show.tables import sheets_of
 from reproduction.study import Measured, Study, seeds_of
-from reproduction.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, SUITES, Suite
+from reproduction.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, Suite
 
 _MEASURES = {
     "A(T)": final,
@@ -58,8 +60,9 @@ def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured],
 
 
 def all_sheets(study: Study, name: str, suite: Suite, measured: Sequence[Measured]) -> list[Sheet]:
-    """Return the tables of a suite, and what they say of the claims that it tests."""
-    return [*sheets_of(name, suite, measured, scale_of(study)), *suite_claims(study, name)]
+    """Return the tables of a suite, what they say of the claims that it tests, and what its search found."""
+    sheets = sheets_of(name, suite, measured, scale_of(study))
+    return [*sheets, *suite_claims(study, name), *search_sheets(study, suite)]
 
 
 def markdown(study: Study, name: str, suite: Suite, measured: Sequence[Measured], sheets: Sequence[Sheet]) -> str:
@@ -83,7 +86,7 @@ def _command(study: Study, name: str, suite: Suite, measured: Sequence[Measured]
         command += " --data FOLDER"
     elif study.dataset.reader is None:
         command += " --data MANIFEST.parquet"
-    if len(suite.arms) < len(SUITES[name].arms):
+    if len(suite.arms) < len(ALL_SUITES[name].arms):
         command += " --methods " + ",".join(dict.fromkeys(arm.method for arm in suite.arms))
     # Other suites may have brought an arm more seeds.
     asked = min(len(study.finished(item.arm, item.point)) - seeds_of(suite, item.arm, 0) for item in measured)

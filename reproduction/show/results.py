@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from dietcl import UserError
+from reproduction.catalog import ALL_SUITES
 from reproduction.datasets import AT, DATASETS
-from reproduction.show.claim_tables import claim_sheet, tally_sheet
+from reproduction.show.claim_tables import claim_sheet, tally_sheet, with_claims
 from reproduction.show.publish import scale_of
 from reproduction.show.table_formats import put_between
 from reproduction.show.tables import sheets_of
 from reproduction.study import Missing, Study
-from reproduction.suites import SUITES
 
 SHOWN = ("table1", "regimes")
 """Suites whose tables are in RESULTS.md; of the others it has the pictures."""
@@ -44,7 +44,8 @@ def left_out(study: Study) -> list[str]:
 def write_results(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
     found = studies(out)
-    claims = f"{tally_sheet(found).markdown()}\n{claim_sheet(found).markdown()}"
+    testing = with_claims(found)
+    claims = f"{tally_sheet(testing).markdown()}\n{claim_sheet(testing).markdown()}"
     streams = {study.name: stream_text(study, out) for study in found}
     put_between(path, {"claims": claims, **streams})
 
@@ -52,11 +53,11 @@ def write_results(path: Path, out: Path) -> None:
 def stream_text(study: Study, out: Path) -> str:
     """Return a stream's regime and every suite that was published: its picture, and its tables or where they lie."""
     lines = [_regime(study)]
-    for name in SUITES:
+    for name in ALL_SUITES:
         folder = f"{out.name}/{study.name}"
         if (out / study.name / f"{name}.json").is_file():
             try:
-                suite, measured = study.found(SUITES[name])
+                suite, measured = study.found(ALL_SUITES[name])
             except Missing as run:
                 raise UserError(f"{study.cells.path}: lacks {run} of {name}; run that suite again") from None
             lines.append(f"### {suite.title}\n{suite.question} ([`{name}`]({folder}/{name}.md))\n")
@@ -69,6 +70,10 @@ def stream_text(study: Study, out: Path) -> str:
 def _regime(study: Study) -> str:
     if study.dataset.updates is not None:
         return f"S = {study.budget} updates of {study.batch} images, as in the paper.\n"
+    if study.searcher is not study:
+        return f"S = {study.budget} updates of {study.batch} images, as on {study.searcher.dataset.title}.\n"
+    if study.dataset.peak is not None:
+        return f"S* = {study.peak} updates of {study.batch} images, chosen by cost; S = {study.budget}.\n"
     peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
     limit = ", where the search ends, though Replay still gains" if study.still_gains else ""
     return (

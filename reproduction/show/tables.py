@@ -19,13 +19,12 @@ from reproduction.measures import (
     solved,
     unevenness,
 )
-from reproduction.run_cache import Result
 from reproduction.show.figure_data import percent, spread_text
+from reproduction.show.lead_tables import lead_sheets
 from reproduction.show.scale import Scale
 from reproduction.show.table_formats import Sheet
 from reproduction.study import Measured
-from reproduction.suites import DIETCL, THRESHOLD_STEPS, Suite
-from reproduction.verdicts import Contrast
+from reproduction.suites import THRESHOLD_STEPS, Suite
 
 _PER = ("per new label", "per remembered label, in the end", "per arriving image")
 
@@ -33,18 +32,6 @@ _PER = ("per new label", "per remembered label, in the end", "per arriving image
 def spread(entry: Measured, measure: Measure) -> str:
     """Write mean and standard deviation over seeds in percent."""
     return spread_text(percent(entry, measure))
-
-
-def difference(one: Measured, other: Measured, measure: Measure) -> str:
-    """Write the mean difference over common seeds, in points, with its 95 % interval."""
-    values = tuple(100 * (measure(a) - measure(b)) for a, b in common_seeds(one, other))
-    return Contrast("", values).text if values else "–"
-
-
-def common_seeds(one: Measured, other: Measured) -> list[tuple[Result, Result]]:
-    """Return the results of two arms in pairs of a seed."""
-    theirs = {result.seed: result for result in other.results}
-    return [(result, theirs[result.seed]) for result in one.results if result.seed in theirs]
 
 
 def sheets_of(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -78,21 +65,57 @@ def _seeds(measured: Sequence[Measured]) -> str:
 
 
 def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
-    theirs = paper.FINAL.get(name, {})
-    numbers = [f"paper, {stream}" for stream in paper.STREAMS] if name == "table1" else ["paper, A(T)"]
+    columns = _paper_columns(name) | _larder_columns(measured)
     rows = []
     for entry in measured:
         own = [spread(entry, final), _average(entry), *(spread(entry, measure) for measure in (current, old, solved))]
-        if name == "table1":
-            published = [_pair(*pair) for pair in paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)]
-        else:
-            published = [f"{theirs[entry.arm.title]:.2f}" if entry.arm.title in theirs else ""]
-        rows.append((entry.arm.title, *own, str(len(entry.results)), *published))
-    header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *numbers)
-    sheets = [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
+        further = [write(entry) for write in columns.values()]
+        rows.append((entry.arm.title, *own, str(len(entry.results)), *further))
+    header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *columns)
+    levels = Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))
+    return [levels, *lead_sheets(suite, measured, {"A(T)": final, "A": average}, scale)]
+
+
+_Column = Callable[[Measured], str]
+
+
+def _paper_columns(name: str) -> dict[str, _Column]:
+    """Return the paper's numbers beside those of a suite, if it has any."""
+
+    def of_stream(place: int) -> _Column:
+        return lambda entry: _pair(*paper.TABLE1.get(entry.arm.title, ((None, None),) * 3)[place])
+
     if name == "table1":
-        sheets += _against(suite, measured, {"A(T)": final, "A": average}, scale)
-    return sheets
+        return {f"paper, {stream}": of_stream(place) for place, stream in enumerate(paper.STREAMS)}
+    theirs = paper.FINAL.get(name, {})
+    return {"paper, A(T)": lambda entry: _pair(theirs.get(entry.arm.title), None)} if theirs else {}
+
+
+def _larder_columns(measured: Sequence[Measured]) -> dict[str, _Column]:
+    """Return what arms keep of images without a label, if some do, and what all keep from one time step to the next."""
+    if not any(map(_guesses, measured)):
+        return {}
+    return {"images kept": _kept, "guesses right": _right, "state, kB": _state}
+
+
+def _guesses(entry: Measured) -> list[tuple[int, int]]:
+    """Return how many guessed labels an arm has in the end, and how many are right, by seed."""
+    return [tuple(result.facts["guesses"][-1]) for result in entry.results if result.facts.get("guesses")]
+
+
+def _kept(entry: Measured) -> str:
+    kept = [kept for kept, _ in _guesses(entry)]
+    return f"{np.mean(kept):,.0f}" if kept else ""
+
+
+def _right(entry: Measured) -> str:
+    found = _guesses(entry)
+    return spread_text([100 * right / kept if kept else np.nan for kept, right in found]) if found else ""
+
+
+def _state(entry: Measured) -> str:
+    sizes = [result.facts["state_bytes"] for result in entry.results if "state_bytes" in result.facts]
+    return f"{np.mean(sizes) / 1e3:,.0f}" if sizes else ""
 
 
 def _average(entry: Measured) -> str:
@@ -102,22 +125,6 @@ def _average(entry: Measured) -> str:
 
 def _pair(last: float | None, mean: float | None) -> str:
     return " / ".join(f"{value:.2f}" for value in (last, mean) if value is not None)
-
-
-def _against(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> list[Sheet]:
-    """Return DietCL's lead over every other arm at the same point, if there is one."""
-    rows = []
-    for ours in (entry for entry in measured if entry.arm == DIETCL):
-        where = f" at {scale.describe(suite, ours.point)}" if len(suite.points) > 1 else ""
-        for entry in (entry for entry in measured if entry is not ours and entry.point == ours.point):
-            leads = [
-                "" if measure is average and entry.arm.group == "reference" else difference(ours, entry, measure)
-                for measure in measures.values()
-            ]
-            seeds = str(len(common_seeds(ours, entry)))
-            rows.append((f"DietCL less {entry.arm.title}{where}", *leads, seeds))
-    header = ("difference", *measures, "seeds")
-    return [Sheet("Points, paired by seed, with 95 % intervals.", header, tuple(rows))] if rows else []
 
 
 def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -133,7 +140,7 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
         header = (heading, *(scale.describe(suite, point) for point in suite.points))
         title = f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}."
         sheets.append(Sheet(title, header, tuple(rows)))
-    return [*sheets, *_against(suite, measured, {"A(T)": final, "A": average}, scale)]
+    return [*sheets, *lead_sheets(suite, measured, {"A(T)": final, "A": average}, scale)]
 
 
 def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
@@ -201,12 +208,12 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
     header = ("method", "budget", "TFLOPs", "updates", "A(T)", "A", "spent on (from 1 %)")
     spent = Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))
     at_equal_flops = [entry for entry in measured if entry.point.accounting == "flops"]
-    return [spent, *_against(suite, at_equal_flops, {"A(T)": final, "A": average}, scale)]
+    return [spent, *lead_sheets(suite, at_equal_flops, {"A(T)": final, "A": average}, scale)]
 
 
 def _heads(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     measures: dict[str, Measure] = {"own head (pooled)": pooled, "solved head": solved}
-    return [*_of_arms(measures)(name, suite, measured, scale), *_against(suite, measured, measures, scale)]
+    return [*_of_arms(measures)(name, suite, measured, scale), *lead_sheets(suite, measured, measures, scale)]
 
 
 _View = Callable[[str, Suite, Sequence[Measured], Scale], list[Sheet]]

@@ -1,0 +1,109 @@
+"""Suites about Larder: at equal FLOPs, with rates searched at the budget that is reported, and seeds of their own."""
+
+from dataclasses import replace
+from functools import partial
+
+from reproduction.suites import (
+    DIETCL,
+    ER,
+    ER_ACE,
+    ER_AT_RATES,
+    ER_UNIFORM,
+    FIXMATCH,
+    FROZEN,
+    RANPAC,
+    Arm,
+    Point,
+    Protocol,
+    Suite,
+    of_length,
+)
+from reproduction.trials import SEARCH_AT_BUDGET
+
+POWER = Protocol(search=SEARCH_AT_BUDGET, first_seed=20, tests_all_at_end=True)
+MANY_CLASSES, WIDE = "glyphs1000", "cifar100-wide"
+
+LARDER = Arm(title="Larder", method="larder", group="semi-supervised")
+LARDER_SMALL = Arm(title="Larder small", method="larder:small", tuned_as="larder", group="semi-supervised")
+ER_UNIFORM_AS_DIETCL = Arm(title="ER uniform at DietCL's rates", method="er:uniform", tuned_as="dietcl")
+ER_UNIFORM_AS_LARDER = Arm(title="ER uniform at Larder's rates", method="er:uniform", tuned_as="larder")
+ER_AS_LARDER = Arm(title="ER balanced at Larder's rates", method="er", tuned_as="larder")
+_ONE_PHASE = {"threshold": "100%"}
+ONE_PHASE = replace(DIETCL, title="DietCL in one phase", options=_ONE_PHASE, tuned_as="dietcl")
+ONE_PHASE_REPLAY = replace(
+    ONE_PHASE,
+    title="DietCL in one phase without reconstruction",
+    options={**_ONE_PHASE, "unlabeled": 0.0, "labeled": 0.5, "memory": 0.5},
+)
+
+METHODS = (
+    *(LARDER, ER_UNIFORM, DIETCL, ER, FIXMATCH, ER_ACE, FROZEN, RANPAC, LARDER_SMALL),
+    *(ER_UNIFORM_AS_DIETCL, ER_AT_RATES, ER_UNIFORM_AS_LARDER, ER_AS_LARDER),
+)
+LARDER_PARTS = (LARDER, LARDER_SMALL, DIETCL, ONE_PHASE, ONE_PHASE_REPLAY)
+_THREE = (LARDER, DIETCL, ER_UNIFORM)
+
+
+def _powerful(point: Point) -> Point:
+    return replace(point, accounting="flops", protocol=POWER)
+
+
+_suite = partial(
+    Suite,
+    place="beyond the paper",
+    points=(_powerful(Point()),),
+    leader=LARDER.title,
+    judges_leader=True,
+)
+LARDER_SUITES: dict[str, Suite] = {
+    "methods": _suite(
+        title="Methods at equal FLOPs, among them Larder",
+        question="Whether Larder is above every other method, at their own rates and at the same ones.",
+        arms=METHODS,
+        seeds=8,
+    ),
+    "larder-parts": _suite(
+        title="The parts of Larder",
+        question="What each part of Larder adds, and what is owed to spending the budget in one phase.",
+        arms=LARDER_PARTS,
+        seeds=4,
+    ),
+    "larder-regimes": _suite(
+        title="From a starved to a generous budget, with Larder",
+        place="beyond the paper: S*/4, 1.25 S* and 4 S*",
+        question="Whether Larder's place depends on the budget.",
+        arms=(*_THREE, FIXMATCH),
+        points=tuple(_powerful(Point(updates=updates)) for updates in (100, 500, 1600)),
+        view="lines",
+        seeds=4,
+    ),
+    "larder-label-rate": _suite(
+        title="Accuracy along the stream by label rate, with Larder",
+        question="Whether Larder's place depends on how many labels there are.",
+        arms=_THREE,
+        points=tuple(_powerful(Point(label_rate=rate)) for rate in (0.005, 0.01, 0.05, 0.1)),
+        view="panels",
+    ),
+    "larder-stream-length": _suite(
+        title="Accuracy along the stream by its length, with Larder",
+        question="Whether Larder's place depends on the number of time steps, at the same total budget.",
+        arms=_THREE,
+        points=tuple(_powerful(of_length(steps)) for steps in (10, 20, 50, 100)),
+        view="panels",
+    ),
+    "larder-many-classes": _suite(
+        title="Many classes, one label each",
+        question="Whether Larder's lead lasts with one label a class and a hundred new classes a time step.",
+        arms=(LARDER, ER_UNIFORM),
+        points=(_powerful(Point(updates=100)),),
+        seeds=5,
+        streams=(MANY_CLASSES,),
+    ),
+    "larder-wide": _suite(
+        title="Few, wide time steps and finer patches",
+        question="Whether Larder's lead lasts with finer patches and twenty new classes a time step.",
+        arms=(*_THREE, ER),
+        seeds=5,
+        streams=(WIDE,),
+    ),
+}

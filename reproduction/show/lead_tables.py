@@ -1,0 +1,145 @@
+"""How the leader of a suite compares with the other arms, and what the search gave each of them, as tables."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reproduction.leads import common_seeds, lead_words, number_testable, paired, place_words
+from reproduction.measures import Measure, average
+from reproduction.show.figure_data import percent
+from reproduction.show.scale import Scale
+from reproduction.show.table_formats import Sheet
+from reproduction.study import Measured, Study
+from reproduction.suites import Suite
+from reproduction.trials import SOLVED, Search
+from reproduction.verdicts import Contrast
+
+_PAIRED = "Points, paired by seed, with 95 % intervals"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The leader and another arm at the same point."""
+
+    ours: Measured
+    other: Measured
+
+    def less(self, measure: Measure) -> Contrast:
+        """Return the difference in a measure."""
+        return paired(self.ours, self.other, measure)
+
+    def text(self, measure: Measure) -> str:
+        """Write the difference; the reference, which learns the stream at once, has no A."""
+        if measure is average and self.other.arm.group == "reference":
+            return ""
+        contrast = self.less(measure)
+        return contrast.text if contrast.values else "–"
+
+    @property
+    def label(self) -> str:
+        """What is subtracted from what."""
+        return f"{self.ours.arm.title} less {self.other.arm.title}"
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds both have."""
+        return str(len(common_seeds(self.ours, self.other)))
+
+
+def lead_sheets(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> list[Sheet]:
+    """Return the leader's lead over every other arm at the same point, if there is one, judged if the suite is."""
+    pairs = list(_pairs(suite, measured))
+    if not pairs:
+        return []
+    if not suite.judges_leader:
+        return [_differences(suite, pairs, measures, scale)]
+    if len(suite.points) == 1:
+        return [_verdicts(pairs, measures)]
+    return [_differences(suite, pairs, measures, scale), _places(suite, pairs, measures, scale)]
+
+
+def _pairs(suite: Suite, measured: Sequence[Measured]) -> Iterator[_Pair]:
+    for ours in (entry for entry in measured if entry.arm.title == suite.leader):
+        for entry in (entry for entry in measured if entry is not ours and entry.point == ours.point):
+            yield _Pair(ours, entry)
+
+
+def _differences(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
+    rows = []
+    for pair in pairs:
+        where = f" at {scale.describe(suite, pair.ours.point)}" if len(suite.points) > 1 else ""
+        rows.append((f"{pair.label}{where}", *map(pair.text, measures.values()), pair.seeds))
+    return Sheet(f"{_PAIRED}.", ("difference", *measures, "seeds"), tuple(rows))
+
+
+def _verdicts(pairs: Sequence[_Pair], measures: dict[str, Measure]) -> Sheet:
+    """Return all differences in all measures, judged together."""
+    every = [pair.less(measure) for pair in pairs for measure in measures.values()]
+    words = iter(lead_words(every))
+    rows = []
+    for pair in pairs:
+        cells = [cell for measure in measures.values() for cell in (pair.text(measure), next(words))]
+        rows.append((pair.label, *cells, pair.seeds))
+    columns = [column for name in measures for column in (name, f"verdict on {name}")]
+    return Sheet(f"{_PAIRED}. {_together(every)}", ("difference", *columns, "seeds"), tuple(rows))
+
+
+def _together(contrasts: Sequence[Contrast]) -> str:
+    return (
+        f"Verdicts are on all {number_testable(contrasts)} differences together, at 5 % by Holm's method; the seeds "
+        "that would tell are estimated from the mean and the spread of those that were run."
+    )
+
+
+def _places(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
+    """Return at every point the leader's difference to the best other arm, all of them judged together."""
+    best = [
+        (point, name, measure, _best(own, measure))
+        for point in suite.points
+        if (own := [pair for pair in pairs if pair.ours.point == point])
+        for name, measure in measures.items()
+    ]
+    contrasts = [pair.less(measure) for _, _, measure, pair in best]
+    rows = tuple(
+        (scale.describe(suite, point), name, pair.other.arm.title, pair.text(measure), pair.seeds, word)
+        for (point, name, measure, pair), word in zip(best, place_words(contrasts), strict=True)
+    )
+    title = (
+        f"{suite.leader} against the best other arm at every point. {_PAIRED}; verdicts are on all "
+        f"{number_testable(contrasts)} differences together, at 5 % by Holm's method."
+    )
+    return Sheet(title, ("at", "measure", "best other arm", f"{suite.leader} less it", "seeds", "verdict"), rows)
+
+
+def _best(pairs: Sequence[_Pair], measure: Measure) -> _Pair:
+    return max(pairs, key=lambda pair: float(np.mean(percent(pair.other, measure))))
+
+
+# The search.
+
+
+def search_sheets(study: Study, suite: Suite) -> list[Sheet]:
+    """Return what every search at the reported budget gave the methods of a suite."""
+    if study.dataset.updates is not None:
+        return []
+    searches = dict.fromkeys(point.protocol.search for point in suite.points)
+    return [_search(study, suite, search) for search in searches if search.is_at_budget]
+
+
+def _search(study: Study, suite: Suite, search: Search) -> Sheet:
+    titles = {arm.method: arm.title for arm in reversed(suite.arms) if not arm.tuned_as}
+    rows = []
+    for method in dict.fromkeys(arm.rates_of for arm in suite.arms if arm.rates_of not in SOLVED):
+        choice = study.choice(method, search)
+        own = ", ".join(f"{name} = {value:g}" for name, value in choice.trial.options(method.partition(":")[0]).items())
+        rates = f"{choice.trial.lr:g}", f"{choice.trial.head_lr:g}", own
+        rows.append((titles.get(method, method), *rates, str(choice.tied), f"{100 * choice.error:.2f}"))
+    title = (
+        f"The search on {study.searcher.dataset.title}: {len(search.trials)} trials of every method, the same for all, "
+        f"on the first {search.time_steps} time steps of {len(search.seeds)} other seeds at S = {study.budget}, judged "
+        "on training images that are held out. Rates are the geometric mean of all trials within a standard error of "
+        "the best; the error, in points of A(T), is that of a difference between two trials."
+    )
+    header = ("method", "rate of the encoder", "of the head", "own coefficient", "trials averaged", "standard error")
+    return Sheet(title, header, tuple(rows))
