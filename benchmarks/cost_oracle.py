@@ -20,6 +20,7 @@ class Drawn:
     unlabeled: int = 0
     labeled: int = 0
     memory: int = 0
+    new_classes: int = 0
     key: tuple[int | str, ...] = ()
     is_first: bool = False
 
@@ -150,10 +151,23 @@ def _ccic(p: Paper, d: Drawn, cross: bool) -> float:
 
 
 def _ridge(p: Paper, d: Drawn) -> float:
-    n, k = d.memory, p.dim + 1
+    return p.flops(_ridge_flops(d.memory, p.dim, p.classes))
+
+
+def _ridge_flops(n: int, features: int, classes: int) -> float:
+    k = features + 1
     long, short = max(n, k), min(n, k)
     penalties = 9
-    return p.flops(6 * long * short**2 + 20 * short**3 + 2 * short * p.classes * (n * (1 + penalties) + k))
+    return 6 * long * short**2 + 20 * short**3 + 2 * short * classes * (n * (1 + penalties) + k)
+
+
+def _guess(p: Paper, d: Drawn) -> float:
+    n, features, kept, c = d.images, p.dim, min(128, p.dim), d.new_classes
+    principal = 2 * n * features**2 + 9 * features**3 + 2 * n * features * kept
+    neighbors = 2 * n**2 * kept
+    spread = 20 * 2 * (2 * n * 20) * c  # twenty times, along twenty edges of each image and their other ends
+    fits = 4 * (_ridge_flops(n, kept, c) + 2 * n * kept * c)
+    return p.flops(principal + neighbors + 6 * (spread + fits))  # once for the guesses, five times for the evidence
 
 
 def _ranpac(p: Paper, d: Drawn) -> float:
@@ -170,6 +184,12 @@ ARITHMETIC: dict[str, dict[str, Rule]] = {
     "dietcl": {
         "joint": _each("r if reconstructed, else 1", _dietcl, "image, joint"),
         "balance": _each("1", lambda p, d: d.memory, "image, memory alone"),
+    },
+    "larder": {
+        "labels": _swept("f", lambda p: p.f),
+        "guess": _swept("f", lambda p: p.f, "arriving image"),
+        "guess, end": Rule("image of the time step", "principal directions, neighbors, 24 ridge fits", _guess),
+        "learn": _ONE,
     },
     "er": {"replay": _ONE},
     "er_ace": {"replay": _ONE},

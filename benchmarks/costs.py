@@ -82,24 +82,30 @@ class Watch:
         self.costs: Costs = {}
         self._learner, self._watched = learner, learner.method
         self._rules = ARITHMETIC[learner.config.method]
-        self._t = 0
+        self._t = self._swept = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watched, name)
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
-        self._t = step.t
+        self._t, self._swept = step.t, 0
         self._watched.begin_step(net, step)
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
-        unlabeled, labeled, memory = (len(part or ()) for part in (batch.unlabeled, batch.labeled, batch.memory))
+        unlabeled, labeled = (len(part or ()) for part in (batch.unlabeled, batch.labeled))
+        memory = sum(len(part or ()) for part in (batch.memory, batch.larder))
         first = self._t == 1
         drawn = Drawn(unlabeled=unlabeled, labeled=labeled, memory=memory, key=batch.key, is_first=first)
         yield from self._measure(phase.name, drawn, lambda: list(self._watched.losses(net, phase, batch)))
 
     def gather(self, net: Net, sweep: Sweep, part: Part) -> Any:
+        self._swept += len(part)
         drawn = Drawn(labeled=len(part), is_first=self._t == 1)
         return self._measure(sweep.name, drawn, lambda: self._watched.gather(net, sweep, part))
+
+    def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
+        drawn = Drawn(unlabeled=self._swept, new_classes=len(step.classes), is_first=self._t == 1)
+        self._measure(f"{sweep.name}, end", drawn, lambda: self._watched.end_sweep(net, step, sweep))
 
     def end_step(self, net: Net, step: TimeStep) -> None:
         labels = sum(len(past.labeled) for past in self._learner.stream.steps if past.t <= step.t)

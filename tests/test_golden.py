@@ -4,11 +4,12 @@ After a change that is meant to alter them, record them again with `python tests
 after it, these alone. A new case also needs its sensitivity, see below.
 
 Another CPU rounds differently. Most methods stay within 1e-5 of the record, but a correlation over six images (Barlow
-Twins, in cassle and dualnet) amplifies rounding a thousandfold per update. How much is measured, not guessed:
-`golden_sensitivity.json` (written by `python tests/test_golden.py sensitivity`) holds by how much the losses change if
-the initial weights are multiplied by 1 + e z with standard normal z, where e is about one unit in the last place. Ten
-times that change is allowed, but at most 1e-3: a loss that may change by more is not compared, as it would not show
-a fault. A case with such losses has a twin in double precision, where rounding stays small until the end.
+Twins, in cassle and dualnet) amplifies rounding a thousandfold per update, and larder keeps a guess or not. How much
+is measured, not guessed: `golden_sensitivity.json` (written by `python tests/test_golden.py sensitivity`) holds by how
+much the losses change if the initial weights are multiplied by 1 + e z with standard normal z, where e is about one
+unit in the last place. Ten times that change is allowed, but at most 1e-3: a loss that may change by more is not
+compared, as it would not show a fault. A case with such losses has a twin in double precision, where rounding stays
+small until the end.
 """
 
 import json
@@ -54,7 +55,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in 
     "dualnet-task-aware": ("dualnet", {"strategy": "task_aware"}),
     "linear-probe-sgd": ("linear_probe", {"head": "sgd"}),
 }
-CASES |= {case + DOUBLE: CASES[case] for case in ("cassle", "cassle-fine-tune", "dualnet", "dualnet-task-aware")}
+TWINS = ("cassle", "cassle-fine-tune", "dualnet", "dualnet-task-aware", "larder")
+CASES |= {case + DOUBLE: CASES[case] for case in TWINS}
 # By case, a term whose weight must show: its value is logged without the weight.
 WEIGHTED = {
     "cassle-double": "distill",

@@ -19,7 +19,7 @@ from helpers.tiny import tiny_config, tiny_learner
 # encoder at its full price and leave the head out; dualnet takes the norm at four depths, and l2p's frozen patches get
 # no gradient.
 REFUSED = {"ccic"}
-WITHOUT_HEAD = {"cassle", "l2p", "dualnet", "ccic", "linear_probe", "ncm", "ranpac", "acm"}
+WITHOUT_HEAD = {"cassle", "l2p", "dualnet", "ccic", "linear_probe", "ncm", "ranpac", "acm", "larder"}
 BLOCKS_ONLY = {"dualnet", "l2p"}
 GRADIENT = {"train", "importance", "reconstruct", "prompt", "prompt_train", "head_train"}
 

@@ -209,7 +209,7 @@ def test_twenty_time_steps_plan_exactly_the_passes_of_the_paper(
     monkeypatch.setattr(loop, "run_phase", booked)
     stream, index = stream_of(config := configured(manifest, name))
     learner = assemble(config, stream, Equipment(index, torch.device("meta")), NullRecorder())
-    monkeypatch.setattr(learner.evaluator, "measure", lambda *of, by_class: None)
+    monkeypatch.setattr(learner.evaluator, "measure", lambda *of, **options: None)
     run_through(learner)
     receipts = learner.ledger.closed
     assert [receipt.budget for receipt in receipts] == [1024 * paper.updates] * 20

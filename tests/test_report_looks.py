@@ -53,7 +53,7 @@ def test_25_groups_look_different_on_the_page_and_in_figures(many: tuple[RunReco
 def test_every_method_has_a_look_and_a_variant_the_color_of_its_method() -> None:
     looks = [METHOD_LOOKS[name] for name in every_method()]
     assert len(set(looks)) == len(looks) == len(METHOD_LOOKS)
-    often = ["dietcl", "er", "er_ace", "linear_probe", "ranpac", "fixmatch", "gdumb"]
+    often = ["dietcl", "er", "er_ace", "linear_probe", "ranpac", "fixmatch", "gdumb", "larder"]
     assert {METHOD_LOOKS[name].color for name in often} == set(range(len(PALETTE)))
     for name in (name for name in every_method() if ":" in name):
         assert METHOD_LOOKS[name].color == METHOD_LOOKS[name.partition(":")[0]].color

@@ -39,11 +39,11 @@ def test_a_signal_finishes_the_update_and_saves(config, uninterrupted, tmp_path,
 def test_a_signal_during_an_evaluation_lets_it_end(config, uninterrupted, tmp_path, monkeypatch):
     measure, rows = Evaluator.measure, []
 
-    def watch(self, method, net, counts, row, until, by_class):
+    def watch(self, method, net, counts, row, until, **options):
         rows.append(row)
         if row in (1, 2) and rows.count(row) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        measure(self, method, net, counts, row, until, by_class)
+        measure(self, method, net, counts, row, until, **options)
 
     monkeypatch.setattr(Evaluator, "measure", watch)
     with pytest.raises(Stopped):

@@ -18,7 +18,9 @@ from dietcl.models.net import Net
 from dietcl.rng import numpy_generator
 from dietcl.streams.assign_steps import rank_in_group
 from dietcl.streams.augment import plain_images
+from dietcl.streams.index import Index
 from dietcl.streams.loader import Loader
+from dietcl.streams.sampler import Pool
 from dietcl.streams.stream import Stream, TestStep
 
 CHUNK = 256
@@ -144,6 +146,14 @@ class Evaluator:
                 for number, part, predicted, losses in entries:
                     answers[number][0][part], answers[number][1][part] = predicted, losses
         return answers
+
+
+def right_guesses(pool: Pool, stream: Stream, index: Index) -> int:
+    """Count the labels of a pool that are the images' own, which nobody else may read."""
+    assert pool.labels is not None
+    number = {name: number for number, name in enumerate(stream.classes)}
+    of_code = np.array([number.get(name, -1) for name in index.classes] + [-1])  # the last one answers for label -1
+    return int((of_code[index.label[stream.index_row[pool.rows]]] == pool.labels).sum())
 
 
 def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[np.int64]) -> Answers:

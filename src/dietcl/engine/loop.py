@@ -6,6 +6,7 @@ from typing import Literal
 
 from dietcl import rng
 from dietcl.engine.curve import Curve
+from dietcl.engine.evaluator import right_guesses
 from dietcl.engine.learner import Learner
 from dietcl.engine.phases import run_phase, run_sweep, within_budget
 from dietcl.engine.resume_position import StepPosition
@@ -127,11 +128,21 @@ def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_W
         spent=receipt.spent,
         unused=receipt.unused,
         state_bytes=state_bytes(learner, step, position.done),
+        **_guesses(learner),
         seconds=position.seconds,
         data_wait=position.data_wait,
         substituted=watch.substituted,  # test images included
     )
     learner.position.finished, learner.position.step = step.t, None
+
+
+def _guesses(learner: Learner) -> dict[str, int]:
+    """Return how many guessed labels the method remembers and how many are right, which it is never told."""
+    pool = learner.method.remembered()
+    if not len(pool.rows):
+        return {}
+    right = right_guesses(pool, learner.stream, learner.loader.storage.index)
+    return {"guesses": len(pool.rows), "guesses_right": right}
 
 
 class _Watch:

@@ -70,6 +70,7 @@ _BUILTIN_METHODS = (
     _builtin("derpp", "derpp:DERpp", supervised.DERppOptions),
     _builtin("fixmatch", "fixmatch:FixMatch", semi.FixMatchOptions),
     _builtin("lwf", "lwf:LwF", supervised.LwFOptions),
+    _builtin("larder", "larder:LarderMethod", semi.LarderOptions, small={"per_label": 1}),
 )
 METHODS: dict[str, Entry] = {entry.name: entry for entry in _BUILTIN_METHODS}
 

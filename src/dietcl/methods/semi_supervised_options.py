@@ -177,3 +177,16 @@ class FixMatchOptions(MethodOptions):
     """Learn from a guess of at least this probability (above 1: from none)."""
     strength: Weight = 1.0
     """Weight of the guesses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LarderOptions(MethodOptions):
+    """Guesses labels as images arrive, remembers those it can trust, and replays them beside all labels."""
+
+    keeps = "row numbers of all labels and of unlabeled images with trusted guesses; averaged weights"
+    cost = "1; before, 1/3 for each arriving image, within a quarter of the budget"
+
+    guessed: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 that leaves room for labels")] = 0.75
+    """Share of remembered guesses in a batch if all were right, less as they are trusted less (0: no guesses)."""
+    per_label: Annotated[int | None, Valid(lambda n: n is None or n >= 1, "give at least 1, or leave it out")] = None
+    """Remember at most this many guesses for each label of a class and time step (all that can be trusted)."""

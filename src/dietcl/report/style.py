@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-# Okabe and Ito's colours, which readers with any colour vision can tell apart; yellow is too pale on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
+# Okabe and Ito's colours, which readers with any colour vision can tell apart, with purple in the place of yellow,
+# which is too pale on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B", "#6A3D9A")
 # For purposes and loss terms, so that they are not taken for runs (after Paul Tol's muted scheme).
 NAME_PALETTE = ("#4B3FA6", "#C2576B", "#3AA394", "#C2A938", "#7CC4EA", "#A0479A", "#8A8A2E")
 # Solid, dashed, dotted, dash-dotted, as matplotlib takes them (in line widths); page.css has the same as l0 to l3.
@@ -22,6 +23,7 @@ _METHODS = (
     ("er_ace", "naive", "ewc", "mas"),
     ("fixmatch", "dualnet", "lwf", "acm"),
     ("gdumb", "joint", "", "one_stage"),
+    ("larder", "larder:small", "", ""),
 )
 # The purposes and loss terms of the methods by colour; no two of one colour are in one chart.
 _NAMES = (

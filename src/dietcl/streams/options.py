@@ -1,5 +1,6 @@
 """Options of streams: how one is cut, mixed, augmented and packed; free of numpy for a quick command line."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +98,9 @@ class Mix:
         by_remainder = sorted(exact, key=lambda name: round(counts[name] - exact[name], 9))
         for name in by_remainder[: size - sum(counts.values())] if counts else []:
             counts[name] += 1
+        if not all(counts.values()) and "larder" in counts:
+            # Its share follows from what the method guessed, so that nobody could have chosen another size.
+            return dataclasses.replace(self, larder=0.0).counts(size, pools)
         if not all(counts.values()):
             raise UserError(f"--micro-batch {size}: too small for every pool ({', '.join(counts)}); enlarge it")
         return counts

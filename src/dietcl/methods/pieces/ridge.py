@@ -19,11 +19,11 @@ class Solution:
     penalty: float
 
 
-def solve(features: Tensor, labels: Tensor, classes: int) -> Solution:
+def solve(features: Tensor, labels: Tensor, classes: int, standardize: bool = True) -> Solution:
     """Fit one-hot targets on standardized features and a constant, with the penalty of least leave-one-out error."""
     x = to_double(features)
     y = torch.nn.functional.one_hot(labels, classes).to(x)
-    mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6
+    mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6 if standardize else torch.ones_like(x[0])
     x = torch.cat([(x - mean) / spread, x.new_ones(len(x), 1)], dim=1)
     # Of x = u s vᵀ, the smaller of u and v; a decomposition of x itself would take several times as long.
     is_dual = len(x) < x.shape[1]

@@ -1,0 +1,198 @@
+"""Larder: guesses labels as images arrive, while their classes are few, and replays what it can trust for good."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dietcl.methods.base import Mix, Net, Part, Phase, PlannedMethod, Pool, Reserve, Segment, Sweep, TimeStep
+from dietcl.methods.pieces.averaged import AveragedWeights
+from dietcl.methods.pieces.guessing import Guesser, cross_fit, guess_flops, rank_in_class
+from dietcl.methods.pieces.larder import Larder
+from dietcl.methods.pieces.ridge import score_shares
+from dietcl.methods.pieces.solved_head import SolvedHead
+from dietcl.methods.pieces.trust import Evidence, trust
+from dietcl.methods.semi_supervised_options import LarderOptions
+from dietcl.models.network import Weights
+
+LEAST_TRUST = 0.25  # of a guess that is remembered
+LEAST_MEAN_TRUST = 0.2  # of all guesses of a time step: below, even the most confident ones are luck
+GUESSING_SHARE = 0.25  # of the budget, at most, goes into looking at arriving images
+TRYING_SHARE = 0.02  # of the budget, where guesses of the time step before could not be trusted
+LEAST_MISSED = 0.2  # probability that an image is of an old class without a label, from which on these are guessed too
+MOST_GUESSED = 10_000  # images, as all are compared with each other
+MOST_PAST = 1_000  # labels of earlier time steps that help to guess
+
+
+class LarderMethod(PlannedMethod):
+    """Replay of all labels and of trusted guesses; averaged weights guess and answer."""
+
+    Config = LarderOptions
+    config: LarderOptions
+    term = "replay"
+
+    def setup(self, net: Net) -> None:
+        self.dim = net.dim
+        self.averaged, self.larder, self.evidence = AveragedWeights(), Larder(), Evidence()
+        self.num_labels, self.is_trusted = 0, True
+        self.arrivals = _no_arrivals(net.dim)
+        self.solved = SolvedHead(net.dim) if net.is_frozen else None
+
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        guesses = self.config.guessed > 0 and len(step.labeled) > 0 and len(step.unlabeled) > 0
+        arriving, labels = min(MOST_GUESSED, len(step.unlabeled)), len(step.labeled)
+        flops = guess_flops(arriving + labels, self.dim, step.seen_classes) if guesses else 0.0
+        if self.solved is not None:
+            flops += self.solved.flops(labels, step.seen_classes)
+            reserve = Reserve(forward=arriving if guesses else 0, flops=flops)
+            found = [Sweep(name="labels", pool="labeled", reserve=reserve)]
+            return [*found, self._guess(1.0, flops)] if guesses else found
+        guessed = self._guessed_share()
+        learn = Phase(name="learn", mix=Mix(memory=1 - guessed, larder=guessed))
+        if not guesses:
+            return [learn]
+        # Where classes come again, their earlier labels help.
+        past = [Sweep(name="past", pool="memory", most=MOST_PAST)] if is_recurring(step) else []
+        share = GUESSING_SHARE if self.is_trusted else TRYING_SHARE
+        return [Sweep(name="labels", pool="labeled"), *past, self._guess(share, flops), learn]
+
+    def begin_step(self, net: Net, step: TimeStep) -> None:
+        self.num_labels += len(step.labeled)
+        self.averaged.begin_step(net)
+
+    def after_update(self, net: Net, phase: Phase) -> None:
+        self.averaged.update(net)
+
+    def gather(self, net: Net, sweep: Sweep, part: Part) -> dict[str, Tensor]:
+        assert part.rows is not None
+        features = net.features(part.images, sweep.name, None if self.solved else self.averaged.values)
+        labels = torch.full_like(part.rows, -1) if part.labels is None else part.labels.cpu()
+        return {"rows": part.rows, "labels": labels, "features": features.cpu()}
+
+    def absorb(self, net: Net, sweep: Sweep, gathered: dict[str, Tensor]) -> None:
+        is_new = ~torch.isin(gathered["rows"], self.arrivals["rows"])
+        self.arrivals = {name: torch.cat([self.arrivals[name], gathered[name][is_new]]) for name in gathered}
+
+    def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
+        if self.solved is not None and sweep.name == "labels":
+            self.solved.labeled.add(*self.arrivals.values())
+            self.arrivals = _no_arrivals(self.dim)
+        if sweep.name == "guess":
+            self._guess_labels(net, step)
+
+    def _guess_labels(self, net: Net, step: TimeStep) -> None:
+        """Guess the labels of arriving images, and remember those that can be trusted."""
+        rows, labels, features = self.arrivals.values()
+        self.arrivals = _no_arrivals(self.dim)
+        if self.solved is not None:
+            known = self.solved.labeled
+            rows, labels = torch.cat([known.rows, rows]), torch.cat([known.labels, labels])
+            features = torch.cat([known.values, features])
+        prior = class_prior(step)
+        possible = prior.nonzero()[:, 0]
+        used = (labels < 0) | torch.isin(labels, possible)
+        place = torch.full((step.seen_classes + 1,), -1)  # its last entry stays: of a label that is unknown
+        place[possible] = torch.arange(len(possible))
+        rows, labels, features, prior = rows[used], place[labels[used]], features[used], prior[possible]
+        arrived, is_new = labels < 0, torch.isin(rows, torch.from_numpy(step.labeled))
+        if not arrived.any() or not net.pay("guess", guess_flops(len(rows), self.dim, len(possible))):
+            return
+        guesser = Guesser(features)
+        shares, tested = cross_fit(guesser, labels, is_new, len(possible))
+        confidence, best = _most_confident(shares, prior)
+        self.evidence.add(confidence, best == labels[tested])
+        spread, fitted = (part[arrived] for part in guesser.shares(labels, len(possible)))
+        agreement = float((spread.argmax(1) == fitted.argmax(1)).double().mean())
+        confidence, best = _most_confident((spread + fitted) / 2, prior)
+        # Guessers of the same features also agree on what is wrong: where labels cannot tell, less is expected.
+        trusted = trust(self.evidence.chance_of_right(confidence, agreement**2), len(step.classes))
+        self.is_trusted = bool(trusted.mean() >= LEAST_MEAN_TRUST)
+        kept = (trusted >= LEAST_TRUST) & self.is_trusted
+        if self.config.per_label is not None:
+            limit = self.config.per_label * torch.bincount(labels[is_new], minlength=len(possible))
+            kept &= rank_in_class(best, trusted) < limit[best]
+        guessed = possible[best[kept]]
+        if self.solved is not None:
+            self.solved.add_guesses(features[arrived][kept], guessed, trusted[kept], step.seen_classes)
+        self.larder.add(rows[arrived][kept], guessed, trusted[kept])
+
+    def end_step(self, net: Net, step: TimeStep) -> None:
+        if self.solved is not None and net.pay("solve", self.solved.flops(0, net.classes)):
+            self.solved.solve(net.classes)
+
+    def remembered(self) -> Pool:
+        return self.larder.pool()
+
+    def predict(self, net: Net, images: Tensor) -> Tensor:
+        if self.solved is not None:
+            return self.solved.scores(net.features(images, "predict"), net.classes)
+        return net.scores(images, "predict", self.averaged.values or None)  # a loaded model has them for its own
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        return super().probabilities(scores) if self.solved is None else score_shares(scores)
+
+    def state(self) -> dict[str, Tensor]:
+        pieces = (self.larder, self.evidence, self.averaged if self.solved is None else self.solved)
+        numbers = {"num_labels": torch.tensor(self.num_labels), "is_trusted": torch.tensor(self.is_trusted)}
+        return {name: value for piece in pieces for name, value in piece.state().items()} | numbers | self.arrivals
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.larder.load_state(state)
+        self.evidence.load_state(state)
+        (self.averaged if self.solved is None else self.solved).load_state(state)
+        self.num_labels, self.is_trusted = int(state["num_labels"]), bool(state["is_trusted"])
+        self.arrivals = {name: state[name].cpu() for name in self.arrivals}
+
+    def predict_weights(self) -> Weights | None:
+        return self.averaged.values if self.solved is None else None
+
+    def predict_state(self) -> dict[str, Tensor]:
+        return {} if self.solved is None else self.solved.solution()
+
+    def load_predict_state(self, state: dict[str, Tensor]) -> None:
+        if state:
+            self.solved = SolvedHead(self.dim)
+            self.solved.load_solution(state)
+
+    def _guessed_share(self) -> float:
+        """Return the share of guesses in a batch: more if they are trusted more, but no guess outweighs a label."""
+        trusted = float(self.larder.trust.sum())
+        by_trust = self.config.guessed * math.sqrt(trusted / max(1, len(self.larder)))
+        return min(by_trust, trusted / max(1.0, trusted + self.num_labels))
+
+    def _guess(self, share: float, flops: float) -> Sweep:
+        return Sweep(name="guess", pool="unlabeled", most=MOST_GUESSED, share=share, reserve=Reserve(flops=flops))
+
+
+def _no_arrivals(dim: int) -> dict[str, Tensor]:
+    empty = torch.zeros(0, dtype=torch.int64)
+    return {"rows": empty, "labels": empty, "features": torch.zeros(0, dim)}
+
+
+def class_prior(step: TimeStep) -> Tensor:
+    """Return the weight of every class so far for an image that arrives without a label; 0 if it cannot have it.
+
+    Classes with a label in this time step weigh 1. Others may have come, too, if old classes come again at all; how
+    likely that is, labels that are the only ones of an old class tell (Good and Turing's estimate of what is missed).
+    """
+    counts = np.bincount(step.labels, minlength=step.seen_classes)
+    prior = np.where(counts > 0, 1.0, 0.0)
+    is_old = np.arange(step.seen_classes) < step.seen_classes - len(step.new_classes)
+    missing = is_old & (counts == 0)
+    missed = ((counts[is_old] == 1).sum() + 1) / (len(step.labels) + 2)
+    if is_recurring(step) and missing.any() and missed >= LEAST_MISSED:
+        prior[missing] = missed / (1 - missed) * len(step.classes) / missing.sum()
+    return torch.from_numpy(prior)
+
+
+def is_recurring(step: TimeStep) -> bool:
+    """Return whether a class of an earlier time step has a label in this one."""
+    return bool((step.classes < step.seen_classes - len(step.new_classes)).any())
+
+
+def _most_confident(shares: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest share of every image under a prior, and whose it is."""
+    shares = shares * prior
+    return (shares / shares.sum(1, keepdim=True).clamp(min=1e-12)).max(1)

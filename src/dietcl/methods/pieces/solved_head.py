@@ -1,0 +1,86 @@
+"""A linear head on fixed features, solved from labels and, as far as that helps the labels, from guesses."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from dietcl.methods.pieces.ridge import PENALTIES, Sums, pad_scores, to_double
+from dietcl.methods.pieces.store import Store
+
+WEIGHTS = (0.0, 1 / 16, 1 / 4, 1.0)  # of a guess that is surely right, where a label has 1
+
+
+class SolvedHead:
+    """Keeps the features of all labels, and of guesses only the sums that ridge regression needs."""
+
+    def __init__(self, dim: int) -> None:
+        self.labeled = Store()
+        self.labeled.values = torch.zeros(0, dim)
+        self.guessed = Sums(torch.zeros(dim + 1, dim + 1), torch.zeros(dim + 1, 0))
+        self.weight, self.bias = torch.zeros(dim, 0), torch.zeros(0)
+        self.guess_weight = 0.0
+        """What the labels' leave-one-out error chose of WEIGHTS."""
+
+    def add_guesses(self, features: Tensor, labels: Tensor, trust: Tensor, classes: int) -> None:
+        """Take in guesses, each as far as it is trusted."""
+        targets = one_hot(labels, classes).to(features)
+        root = trust.to(features).sqrt()[:, None]
+        self.guessed = self.guessed.add(root * _with_constant(features), root * targets)
+
+    def solve(self, classes: int) -> None:
+        """Solve the head with the weight of guesses and the penalty that tell labels best which were left out."""
+        x = _with_constant(to_double(self.labeled.values))
+        y = one_hot(self.labeled.labels, classes).to(x)
+        guessed = self.guessed.add(x[:0].to(self.guessed.gram), y[:0].to(self.guessed.gram))
+        least = torch.inf
+        for share in WEIGHTS if guessed.cross.any() else WEIGHTS[:1]:
+            gram, cross = x.T @ x + share * guessed.gram.double(), x.T @ y + share * guessed.cross.double()
+            count, mean, level = gram[-1, -1], gram[-1, :-1] / gram[-1, -1], cross[-1] / gram[-1, -1]
+            spread = (gram.diagonal()[:-1] / count - mean**2).clamp(min=0).sqrt() + 1e-6
+            inner = (gram[:-1, :-1] - count * torch.outer(mean, mean)) / torch.outer(spread, spread)
+            right = (cross[:-1] - count * torch.outer(mean, level)) / spread[:, None]
+            squares, vectors = torch.linalg.eigh(inner)
+            squares, rows = squares.clamp(min=0), ((x[:, :-1] - mean) / spread) @ vectors
+            rotated = vectors.T @ right
+            for penalty in PENALTIES:
+                shrunk = rows / (squares + penalty)
+                leverage = 1 / count + (rows * shrunk).sum(1, keepdim=True)
+                error = float((((y - level - shrunk @ rotated) / (1 - leverage)) ** 2).mean())
+                if error < least:
+                    least, self.guess_weight = error, share
+                    best = (vectors / (squares + penalty)) @ rotated / spread[:, None]
+                    solution = best, level - mean @ best
+        self.weight, self.bias = (part.to(self.labeled.values) for part in solution)
+
+    def flops(self, more_labels: int, classes: int) -> float:
+        """Return about what `solve` computes, once so many labels more are known."""
+        labels, features = len(self.labeled) + more_labels, len(self.weight)
+        decompositions = 9 * features**3 + 2 * labels * features * (features + classes)
+        return len(WEIGHTS) * (decompositions + 2 * len(PENALTIES) * labels * features * classes)
+
+    def scores(self, features: Tensor, classes: int) -> Tensor:
+        """Return the scores of all classes so far, about 1 for the right one and 0 for others."""
+        return pad_scores(features @ self.weight.to(features) + self.bias.to(features), classes)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything."""
+        guessed = {"guessed_gram": self.guessed.gram, "guessed_cross": self.guessed.cross}
+        return {f"labeled_{name}": value for name, value in self.labeled.state().items()} | guessed | self.solution()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self.labeled.load_state({name: state[f"labeled_{name}"].cpu() for name in self.labeled.state()})
+        self.guessed = Sums(state["guessed_gram"].cpu(), state["guessed_cross"].cpu())
+        self.load_solution(state)
+
+    def load_solution(self, state: dict[str, Tensor]) -> None:
+        """Restore what `solution` returned."""
+        self.weight, self.bias = state["weight"], state["bias"]
+
+    def solution(self) -> dict[str, Tensor]:
+        """Return what `scores` needs."""
+        return {"weight": self.weight, "bias": self.bias}
+
+
+def _with_constant(features: Tensor) -> Tensor:
+    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
