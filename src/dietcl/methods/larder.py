@@ -19,8 +19,10 @@ from dietcl.models.network import Weights
 
 LEAST_TRUST = 0.25  # of a guess that is remembered
 LEAST_MEAN_TRUST = 0.2  # of all guesses of a time step: below, even the most confident ones are luck
-GUESSING_SHARE = 0.25  # of the budget, at most, goes into looking at arriving images
-TRYING_SHARE = 0.02  # of the budget, where guesses of the time step before could not be trusted
+LABELS_SHARE = 0.1  # of the budget, at most, to look at new labels
+PAST_SHARE = 0.05  # the same, at earlier labels of classes that come again
+GUESSING_SHARE = 0.15  # the same, at arriving images
+TRYING_SHARE = 0.02  # the same, if guesses of the time step before could not be trusted
 LEAST_MISSED = 0.2  # probability that an image is of an old class without a label, from which on these are guessed too
 MOST_GUESSED = 10_000  # images, as all are compared with each other
 MOST_PAST = 1_000  # labels of earlier time steps that help to guess
@@ -45,18 +47,17 @@ class LarderMethod(PlannedMethod):
         arriving, labels = min(MOST_GUESSED, len(step.unlabeled)), len(step.labeled)
         flops = guess_flops(arriving + labels, self.dim, step.seen_classes) if guesses else 0.0
         if self.solved is not None:
-            flops += self.solved.flops(labels, step.seen_classes)
-            reserve = Reserve(forward=arriving if guesses else 0, flops=flops)
-            found = [Sweep(name="labels", pool="labeled", reserve=reserve)]
-            return [*found, self._guess(1.0, flops)] if guesses else found
+            solve = self.solved.flops(labels, step.seen_classes)
+            found = [Sweep(name="labels", pool="labeled", reserve=Reserve(flops=solve))]
+            return [*found, self._guess(1.0, flops + solve)] if guesses else found
         guessed = self._guessed_share()
         learn = Phase(name="learn", mix=Mix(memory=1 - guessed, larder=guessed))
         if not guesses:
             return [learn]
         # Where classes come again, their earlier labels help.
-        past = [Sweep(name="past", pool="memory", most=MOST_PAST)] if is_recurring(step) else []
+        past = [Sweep(name="past", pool="memory", most=MOST_PAST, share=PAST_SHARE)] if is_recurring(step) else []
         share = GUESSING_SHARE if self.is_trusted else TRYING_SHARE
-        return [Sweep(name="labels", pool="labeled"), *past, self._guess(share, flops), learn]
+        return [Sweep(name="labels", pool="labeled", share=LABELS_SHARE), *past, self._guess(share, flops), learn]
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
         self.num_labels += len(step.labeled)
@@ -97,14 +98,14 @@ class LarderMethod(PlannedMethod):
         place[possible] = torch.arange(len(possible))
         rows, labels, features, prior = rows[used], place[labels[used]], features[used], prior[possible]
         arrived, is_new = labels < 0, torch.isin(rows, torch.from_numpy(step.labeled))
-        if not arrived.any() or not net.pay("guess", guess_flops(len(rows), self.dim, len(possible))):
+        if arrived.all() or not arrived.any() or not net.pay("guess", guess_flops(len(rows), self.dim, len(possible))):
             return
         guesser = Guesser(features)
         shares, tested = cross_fit(guesser, labels, is_new, len(possible))
         confidence, best = _most_confident(shares, prior)
         self.evidence.add(confidence, best == labels[tested])
         spread, fitted = (part[arrived] for part in guesser.shares(labels, len(possible)))
-        agreement = float((spread.argmax(1) == fitted.argmax(1)).double().mean())
+        agreement = (int((spread.argmax(1) == fitted.argmax(1)).sum()) + 1) / (len(spread) + 2)
         confidence, best = _most_confident((spread + fitted) / 2, prior)
         # Guessers of the same features also agree on what is wrong: where labels cannot tell, less is expected.
         trusted = trust(self.evidence.chance_of_right(confidence, agreement**2), len(step.classes))
@@ -119,8 +120,9 @@ class LarderMethod(PlannedMethod):
         self.larder.add(rows[arrived][kept], guessed, trusted[kept])
 
     def end_step(self, net: Net, step: TimeStep) -> None:
-        if self.solved is not None and net.pay("solve", self.solved.flops(0, net.classes)):
-            self.solved.solve(net.classes)
+        solved = self.solved
+        if solved is not None and len(solved.labeled) and net.pay("solve", solved.flops(0, net.classes)):
+            solved.solve(net.classes)
 
     def remembered(self) -> Pool:
         return self.larder.pool()
@@ -158,9 +160,11 @@ class LarderMethod(PlannedMethod):
 
     def _guessed_share(self) -> float:
         """Return the share of guesses in a batch: more if they are trusted more, but no guess outweighs a label."""
-        trusted = float(self.larder.trust.sum())
-        by_trust = self.config.guessed * math.sqrt(trusted / max(1, len(self.larder)))
-        return min(by_trust, trusted / max(1.0, trusted + self.num_labels))
+        if not len(self.larder):
+            return 0.0
+        by_trust = self.config.guessed * math.sqrt(float(self.larder.trust.mean()))
+        weight = float(self.larder.weights.sum())
+        return min(by_trust, weight / (weight + self.num_labels))
 
     def _guess(self, share: float, flops: float) -> Sweep:
         return Sweep(name="guess", pool="unlabeled", most=MOST_GUESSED, share=share, reserve=Reserve(flops=flops))

@@ -20,11 +20,12 @@ class AveragedWeights:
         """Take in what is new: everything at first, and then the rows that the head has grown by."""
         self.updates = 0
         for name, value in net.weights(live=False).items():
-            known = self.values.get(name, value[:0])
-            if known.shape != value.shape:
-                grown = value.clone()
-                grown[: len(known)] = known
-                self.values[name] = grown
+            known, latest = self.values.get(name), value.clone()
+            if known is not None and known.shape == value.shape:
+                continue
+            if known is not None:
+                latest[: len(known)] = known
+            self.values[name] = latest
 
     def update(self, net: Net) -> None:
         """Average in the present weights, after an update."""

@@ -98,7 +98,7 @@ def _principal(features: Tensor) -> tuple[Tensor, Tensor]:
 def _neighbor_graph(rows: Tensor, variances: Tensor) -> Tensor:
     """Return the symmetric, normalized weights between nearest neighbors as a sparse matrix."""
     # Half whitened: else a few directions decide alone who is near.
-    points = normalize(rows / (variances + variances.mean()).sqrt(), dim=1)
+    points = normalize(rows / (variances + variances.mean() + 1e-12).sqrt(), dim=1)
     count, neighbors = len(points), min(NEIGHBORS, len(points) - 1)
     cosines, places = [], []
     for start in range(0, count, _CHUNK):

@@ -9,7 +9,7 @@ from dietcl.streams.sampler import NOTHING
 
 
 class Larder:
-    """Row numbers, guessed labels, and how far each guess is trusted, which is how often it is drawn."""
+    """Row numbers, guessed labels, and how far each guess is trusted, by the square of which it is drawn."""
 
     def __init__(self) -> None:
         self.rows = torch.zeros(0, dtype=torch.int64)
@@ -25,12 +25,16 @@ class Larder:
         self.labels = torch.cat([self.labels, labels.cpu()])
         self.trust = torch.cat([self.trust, trust.cpu().double()])
 
+    @property
+    def weights(self) -> Tensor:
+        """How often each guess is drawn, where a label has 1."""
+        return self.trust**2  # of two guesses the safer one is worth more than its odds
+
     def pool(self) -> Pool:
         """Return what batches are drawn from."""
         if not len(self):
             return NOTHING
-        # Squared: of two guesses the safer one is worth more than its odds.
-        return Pool(self.rows.numpy(), self.labels.numpy(), cumulative=np.cumsum(self.trust.numpy() ** 2))
+        return Pool(self.rows.numpy(), self.labels.numpy(), cumulative=np.cumsum(self.weights.numpy()))
 
     def state(self) -> dict[str, Tensor]:
         """Return the columns."""

@@ -16,25 +16,27 @@ class SolvedHead:
     def __init__(self, dim: int) -> None:
         self.labeled = Store()
         self.labeled.values = torch.zeros(0, dim)
-        self.guessed = Sums(torch.zeros(dim + 1, dim + 1), torch.zeros(dim + 1, 0))
+        # In double precision: what differs from a large mean would drown in sums of single precision.
+        self.guessed = Sums(*(torch.zeros(dim + 1, width, dtype=torch.float64) for width in (dim + 1, 0)))
         self.weight, self.bias = torch.zeros(dim, 0), torch.zeros(0)
         self.guess_weight = 0.0
         """What the labels' leave-one-out error chose of WEIGHTS."""
 
     def add_guesses(self, features: Tensor, labels: Tensor, trust: Tensor, classes: int) -> None:
         """Take in guesses, each as far as it is trusted."""
-        targets = one_hot(labels, classes).to(features)
-        root = trust.to(features).sqrt()[:, None]
-        self.guessed = self.guessed.add(root * _with_constant(features), root * targets)
+        rows, root = _with_constant(to_double(features)), to_double(trust).sqrt()[:, None]
+        self.guessed = self.guessed.add(root * rows, root * one_hot(labels, classes))
 
     def solve(self, classes: int) -> None:
         """Solve the head with the weight of guesses and the penalty that tell labels best which were left out."""
+        if not len(self.labeled):
+            return
         x = _with_constant(to_double(self.labeled.values))
         y = one_hot(self.labeled.labels, classes).to(x)
-        guessed = self.guessed.add(x[:0].to(self.guessed.gram), y[:0].to(self.guessed.gram))
+        guessed = self.guessed.add(x[:0], y[:0])  # of as many classes
         least = torch.inf
         for share in WEIGHTS if guessed.cross.any() else WEIGHTS[:1]:
-            gram, cross = x.T @ x + share * guessed.gram.double(), x.T @ y + share * guessed.cross.double()
+            gram, cross = x.T @ x + share * guessed.gram, x.T @ y + share * guessed.cross
             count, mean, level = gram[-1, -1], gram[-1, :-1] / gram[-1, -1], cross[-1] / gram[-1, -1]
             spread = (gram.diagonal()[:-1] / count - mean**2).clamp(min=0).sqrt() + 1e-6
             inner = (gram[:-1, :-1] - count * torch.outer(mean, mean)) / torch.outer(spread, spread)
@@ -44,7 +46,7 @@ class SolvedHead:
             rotated = vectors.T @ right
             for penalty in PENALTIES:
                 shrunk = rows / (squares + penalty)
-                leverage = 1 / count + (rows * shrunk).sum(1, keepdim=True)
+                leverage = (1 / count + (rows * shrunk).sum(1, keepdim=True)).clamp(max=1 - 1e-9)  # 1 of a single label
                 error = float((((y - level - shrunk @ rotated) / (1 - leverage)) ** 2).mean())
                 if error < least:
                     least, self.guess_weight = error, share
@@ -65,12 +67,14 @@ class SolvedHead:
     def state(self) -> dict[str, Tensor]:
         """Return everything."""
         guessed = {"guessed_gram": self.guessed.gram, "guessed_cross": self.guessed.cross}
+        guessed["guess_weight"] = torch.tensor(self.guess_weight)
         return {f"labeled_{name}": value for name, value in self.labeled.state().items()} | guessed | self.solution()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
         self.labeled.load_state({name: state[f"labeled_{name}"].cpu() for name in self.labeled.state()})
         self.guessed = Sums(state["guessed_gram"].cpu(), state["guessed_cross"].cpu())
+        self.guess_weight = float(state["guess_weight"])
         self.load_solution(state)
 
     def load_solution(self, state: dict[str, Tensor]) -> None:

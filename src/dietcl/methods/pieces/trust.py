@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 LATEST = 256  # labels that count: the encoder that was tested with earlier ones has changed since
 _PRIOR_VARIANCE = (0.25, 4.0)  # of slope and offset
@@ -41,12 +42,21 @@ class Evidence:
         prior = torch.tensor([1.0, offset], dtype=torch.float64)
         precision = 1 / torch.tensor(_PRIOR_VARIANCE, dtype=torch.float64)
         x = torch.stack([_log_odds(self.confidence), torch.ones_like(self.confidence)], dim=1)
+
+        def misfit(line: Tensor) -> float:
+            logits = x @ line
+            return float((softplus(logits) - self.right * logits).sum() + (precision * (line - prior) ** 2).sum() / 2)
+
         found = prior.clone()
         for _ in range(_NEWTON_STEPS):
             chance = (x @ found).sigmoid()
             gradient = x.T @ (chance - self.right) + precision * (found - prior)
             curvature = (x.T * (chance * (1 - chance))) @ x + precision.diag()
-            found = found - torch.linalg.solve(curvature, gradient)
+            step = torch.linalg.solve(curvature, gradient)
+            # A whole step overshoots where labels contradict the prior.
+            while misfit(found - step) > misfit(found) + 1e-12:
+                step = step / 2
+            found = found - step
         return found
 
 
