@@ -65,6 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
     "l2p, unfrozen": {"budget": 10, "frozen": False},
     "linear_probe:sgd": {"budget": 5},
     "ranpac:frozen, few features": {"budget": 10, "random_features": 12},
+    "larder": {"budget": 10},
+    "larder, frozen": {"budget": 10, "train": "head"},
 }
 
 
@@ -111,7 +113,7 @@ def make_configs(folder: Path, cases: Iterable[str]) -> dict[str, RunConfig]:
     for case in cases:
         manifest = pictures if case.endswith("pictures") else squares
         method, seed = case.partition(",")[0], list(CASES).index(case)
-        configs[case] = build_config(manifest, method, seed=seed, **STREAM, **MODEL, **TRAINING, **CASES[case])
+        configs[case] = build_config(manifest, method, "micro", seed=seed, **STREAM, **MODEL, **TRAINING, **CASES[case])
     return configs
 
 

@@ -20,6 +20,8 @@ from helpers.tiny import tiny_config, write_blobs
 
 pytest_plugins = ["helpers.durations"]
 torch.set_num_threads(1)
+# Some virtual machines announce AMX and stop a process that uses it: without it, bfloat16 can be tested there, too.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Where there are as many workers as cores, each has its own, so that what it starts does not take two and get none.
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     cores = sorted(os.sched_getaffinity(0))

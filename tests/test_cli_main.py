@@ -100,8 +100,8 @@ def test_help_does_not_load_torch():
         (["train", "--lr", "-1"], ["--lr -1"]),
         (["train", "--beta1", "1.5"], ["--beta1 1.5"]),
         (["train", "--layer-decay", "nan"], ["--layer-decay nan"]),
-        (["train", "--alpha", "-5"], ["--alpha -5"]),
-        (["train", "--threshold", "most"], ["--threshold most", "80%"]),
+        (["train", "--method", "dietcl", "--alpha", "-5"], ["--alpha -5"]),
+        (["train", "--method", "dietcl", "--threshold", "most"], ["--threshold most", "80%"]),
         (["train", "--layer-decay", "1e300"], ["--layer-decay 1e"]),
         (["train", "--mixup", "0", "--cutmix", "inf"], ["--cutmix inf"]),
         (["train", "--image-size", "1000000"], ["--image-size 1000000"]),
@@ -134,7 +134,7 @@ def test_wrong_input_gets_a_sentence_and_exit_code_2(arguments, words, tmp_path,
 
 @pytest.mark.long
 def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
-    train = ["train", *small(blobs, "--method", "er", "--json", "--curves", "2")]
+    train = ["train", "--method", "dietcl", *small(blobs, "--method", "er", "--json", "--curves", "2")]
     first = dietcl(*train, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     result = json.loads(first.stdout)
@@ -152,7 +152,7 @@ def test_a_stranger_trains_reports_and_trains_again(blobs, tmp_path):
 
 @pytest.mark.long
 def test_a_run_under_ctrl_c_goes_on_where_it_was(blobs, tmp_path, here):
-    arguments = ["train", *small(blobs, "--out", "run", "--budget", "60")]
+    arguments = ["train", "--method", "dietcl", *small(blobs, "--out", "run", "--budget", "60")]
     child = subprocess.Popen(
         [sys.executable, "-m", "dietcl", *arguments],
         cwd=tmp_path,
@@ -186,7 +186,7 @@ def test_pretraining_leaves_weights_and_pictures(blobs, tmp_path, here):
     again = here(*arguments, "--lr", "1e-4")
     assert again.returncode == 2
     assert "upstream" in again.stderr
-    train = here("train", *small(blobs), "--weights", "upstream/weights.safetensors")
+    train = here("train", "--method", "dietcl", *small(blobs), "--weights", "upstream/weights.safetensors")
     assert train.returncode == 0, train.stderr
 
 
@@ -206,7 +206,7 @@ def test_built_in_streams_can_be_cut_by_default(stream, here):
 
 
 def test_a_stream_that_reveals_no_label_is_refused_before_anything_is_spent(blobs, tmp_path, here):
-    result = here("train", *small(blobs, "--label-rate", "0.001", "--out", "run"))
+    result = here("train", "--method", "dietcl", *small(blobs, "--label-rate", "0.001", "--out", "run"))
     assert result.returncode == 2
     assert "--label-rate 0.001" in result.stderr
     assert "--at-least-one" in result.stderr
@@ -240,10 +240,10 @@ def test_options_and_a_preset_that_are_given_win_over_an_encoders():
 
 
 def test_a_preset_brings_the_methods_options_to_its_scale():
-    (micro, *_), (base, *_) = (parse_run(["--preset", preset]) for preset in ("micro", "base"))
+    (micro, *_), (base, *_) = (parse_run(["--method", "dietcl", "--preset", preset]) for preset in ("micro", "base"))
     assert (micro.method_config.alpha, micro.method_config.threshold) == (1, "80%")
     assert (base.method_config.alpha, base.method_config.threshold) == (50, "400")
-    told, *_ = parse_run(["--alpha", "7", "--threshold", "auto"])
+    told, *_ = parse_run(["--method", "dietcl", "--alpha", "7", "--threshold", "auto"])
     assert (told.method_config.alpha, told.method_config.threshold) == (7, "auto")
 
 
@@ -308,7 +308,7 @@ def test_what_could_not_start_leaves_the_folder_free(blobs, here):
 
 
 def test_brackets_in_a_path_and_a_budget_below_one_update_are_shown_plainly(blobs, here):
-    result = here("train", *small(blobs, "--out", "x[/b]", "--budget", "0.5"))
+    result = here("train", "--method", "dietcl", *small(blobs, "--out", "x[/b]", "--budget", "0.5"))
     assert result.returncode == 0, result.stderr
     assert "x[/b]" in result.stdout
     assert "nothing was learned" in result.stdout

@@ -99,7 +99,7 @@ def test_cells_of_a_study_count_the_same_wherever_they_are_carried_out(there, bl
 def test_runs_end_in_the_same_bits_wherever_they_are_carried_out(there, compare, dietcl, blobs, tmp_path):
     for method in ("er", "naive"):
         here = ["--method", method, "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "here" / method)]
-        assert dietcl("train", *small(blobs), *here).code == 0
+        assert dietcl("train", "--method", "dietcl", *small(blobs), *here).code == 0
     for on in ("local", "slurm", "ray"):
         result = compare(tmp_path / on, "--methods", "er,naive", "--on", on, "--jobs", "2")
         assert result.code == 0, result.err
@@ -231,7 +231,7 @@ def test_a_preempted_run_goes_on_even_if_it_was_to_start_over(there, compare, di
     assert "Requeued job" in (tmp_path / f"slurm/.jobs/{job}_0_log.out").read_text()
     assert journal.read_text().startswith(before[0])  # with the seconds that it took
     here = ["--method", "er", "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "here")]
-    assert dietcl("train", *small(blobs, *LONG), *here).code == 0
+    assert dietcl("train", "--method", "dietcl", *small(blobs, *LONG), *here).code == 0
     assert_same_bits(tmp_path / "slurm/er-seed0", tmp_path / "here")
 
 

@@ -92,6 +92,17 @@ def test_methods_that_leave_the_encoder_as_it_is_take_lite_on_images_of_ones_own
     for trained in ("er", "ranpac", "l2p", "dietcl"):  # l2p is frozen too, but needs prompts
         assert default_preset("photos/manifest.parquet", trained) == "micro"
         assert default_preset("photos/manifest.parquet", "ncm", trained) == "micro"
+        assert default_preset("photos/manifest.parquet", "larder", trained) == "micro"
+
+
+def test_larder_takes_lite_as_it_is_on_images_of_ones_own(blobs: Path) -> None:
+    config = build_config(blobs, "larder")
+    assert (config.model.encoder, config.model.train) == ("lite", "head")
+    assert default_preset("photos/manifest.parquet", "larder", "ncm") == "frozen"
+    assert build_config("glyphs", "larder").model == build_config("glyphs", "larder", "micro").model
+    named = build_config(blobs, "larder", encoder="lite")  # whoever names an encoder decides what of it learns
+    assert named.model.train == "full"
+    assert build_config(blobs, "larder", train="full").model.train == "full"
 
 
 def test_the_weights_of_a_shipped_encoder_go_by_its_name_as_well() -> None:

@@ -71,7 +71,7 @@ def test_a_run_keeps_its_precision_and_goes_on_in_it(blobs, tmp_path):
 
 
 def test_the_command_line_takes_a_precision(blobs, tmp_path, capfd):
-    arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    arguments = ["train", "--method", "dietcl", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main([*arguments, "--precision", "bfloat16"]) == 0
     assert json.loads((tmp_path / "run/config.json").read_text())["precision"] == "bfloat16"
     assert main(arguments) == 2

@@ -161,7 +161,7 @@ def torchrun(size: int, *more: str) -> list[str]:
 
 @pytest.mark.long
 def test_torchrun_trains_to_the_same_end_and_tells_it_once(blobs, tmp_path):
-    arguments = ["train", *small(blobs, "--method", "er"), "--threads", "1", "--device", "cpu"]
+    arguments = ["train", "--method", "dietcl", *small(blobs, "--method", "er"), "--threads", "1", "--device", "cpu"]
     command = [*torchrun(2), "-m", "dietcl", *arguments, "--out", str(tmp_path / "two")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert result.returncode == 0, result.stderr
@@ -177,7 +177,16 @@ def test_torchrun_trains_to_the_same_end_and_tells_it_once(blobs, tmp_path):
 
 def dying(blobs, tmp_path, mode):
     """Return the arguments of `die_once`, and those of the same run without a death."""
-    arguments = ["train", *small(blobs, "--method", "er", "--budget", "6"), "--threads", "1", "--device", "cpu"]
+    arguments = [
+        "train",
+        "--method",
+        "dietcl",
+        *small(blobs, "--method", "er", "--budget", "6"),
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     arguments += ["--checkpoint-every", "2"]
     return [str(tmp_path), mode, *arguments, "--out", str(tmp_path / "run")], arguments
 
@@ -280,7 +289,7 @@ def test_two_machines_go_on_together_after_a_process_of_one_has_died(blobs, tmp_
 
 @pytest.mark.long
 def test_sigterm_to_torchrun_saves_the_run(blobs, tmp_path):
-    arguments = ["train", *small(blobs, "--budget", "4000"), "--threads", "1", "--device", "cpu"]
+    arguments = ["train", "--method", "dietcl", *small(blobs, "--budget", "4000"), "--threads", "1", "--device", "cpu"]
     command = [*torchrun(2), "-m", "dietcl", *arguments, "--out", str(tmp_path / "run")]
     job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

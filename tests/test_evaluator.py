@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 from dietcl.checked_options import plain_values
 from dietcl.config import Evaluation
 from dietcl.engine import evaluator
-from dietcl.engine.evaluator import CHUNK, ClassCounts, Counts, Evaluator, common_sample, stratified_sample
+from dietcl.engine.evaluator import (
+    CHUNK,
+    ClassCounts,
+    Counts,
+    Evaluator,
+    common_sample,
+    right_guesses,
+    stratified_sample,
+)
 from dietcl.engine.loop import learn
 from dietcl.streams.index import open_manifest
 from dietcl.streams.options import Recipe
+from dietcl.streams.sampler import Pool
 from dietcl.streams.stream import Stream, TestStep, build_stream
 from helpers.recording import run_through
 from helpers.tiny import tiny_config, tiny_learner, write_blobs
@@ -65,6 +74,29 @@ def test_the_sample_is_fixed_by_the_seed_and_fair():
     assert len(drawn) == 80
     assert max(drawn.values()) < 90  # 50 expected
     assert min(drawn.values()) > 20
+
+
+# Guesses that are right.
+
+
+def test_right_guesses_are_counted_among_images_of_known_truth_by_hand(blobs):
+    index = open_manifest(blobs)
+    stream = build_stream("s", index, Recipe(recipe="class", time_steps=3, label_rate=0.2), 0)
+    rows = stream.steps[0].unlabeled[:5]
+    number = {name: number for number, name in enumerate(stream.classes)}
+    truth = np.array([number[index.classes[code]] for code in index.label[stream.index_row[rows]]])
+    guesses = np.where(np.arange(5) == 2, 1 - truth, truth)  # the third is wrong; its time step has classes 0 and 1
+
+    def counted(unknown, classes=stream.classes):
+        label = index.label.copy()
+        label[stream.index_row[rows[unknown]]] = -1
+        return right_guesses(Pool(rows, guesses), replace(stream, classes=classes), replace(index, label=label))
+
+    assert counted([]) == (4, 5)
+    assert counted([3, 4]) == (2, 3)
+    assert counted([2]) == (4, 4)
+    assert counted([0, 1, 2, 3, 4]) == (0, 0)
+    assert counted([3, 4], classes=("none of the manifest's",)) == (0, 3)  # a class that is never revealed is known
 
 
 # A sample that seeds share.

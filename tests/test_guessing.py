@@ -254,7 +254,7 @@ def test_the_classifier_is_fitted_to_the_labels_and_again_to_the_more_confident_
     labels = hide(truth, range(12))
     labels[0] = 1  # is wrong, and stays
     guesser = Guesser(features)
-    alone = solve(guesser._rows[:12], labels[:12], 3, standardize=False)
+    alone = solve(guesser._rows[:12], labels[:12], 3, scale="none")
     wanted = score_shares(guesser._rows @ alone.weight + alone.bias)
     torch.testing.assert_close(guesser._fit(labels, 3), wanted)
     confidence, best = wanted.max(1)
@@ -263,7 +263,7 @@ def test_the_classifier_is_fitted_to_the_labels_and_again_to_the_more_confident_
     for number in range(3):
         own = [i for i in range(12, 90) if best[i] == number]
         used[sorted(own, key=lambda i: -float(confidence[i]))[: (len(own) + 1) // 2]] = True
-    both = solve(guesser._rows[used], guesses[used], 3, standardize=False)
+    both = solve(guesser._rows[used], guesses[used], 3, scale="none")
     monkeypatch.setattr(guessing, "FITS", 1)
     again = guesser._fit(labels, 3)
     torch.testing.assert_close(again, score_shares(guesser._rows @ both.weight + both.bias))

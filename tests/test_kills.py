@@ -3,6 +3,7 @@
 A few real kills here; `python -m benchmarks resume` makes hundreds.
 """
 
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks.kills import CLOCK, MOMENTS, Shot, differences, outcome, start, wait
+from benchmarks.resume import CASES as KILLED
 from benchmarks.resume import hunt, make_configs
 from dietcl.config import Evaluation, RunConfig
 from dietcl.engine.checkpoint_files import Checkpoints
@@ -20,14 +22,14 @@ from dietcl.engine.evaluator import ClassCounts, Counts
 from dietcl.engine.learner import Learner
 from dietcl.engine.loop import advance
 from dietcl.engine.state import restore_state, save_state
-from dietcl.methods import every_method, method_config
+from dietcl.methods import METHODS, every_method, method_config
 from dietcl.run_folder import is_finished
 from helpers.marks import mostly_long
 from helpers.recording import Event, Notes
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 
 can_kill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
-HUNTED = ("dietcl", "ewc", "dualnet", "ranpac")
+HUNTED = ("dietcl", "ewc", "dualnet", "ranpac", "larder", "larder, frozen")
 AIMED = "derpp"  # has updates, sweeps and a state of its own
 
 
@@ -47,11 +49,15 @@ def undisturbed(configs, tmp_path_factory):
     return outcome(folder)
 
 
+def test_the_benchmark_kills_every_method():
+    assert {re.split("[,:]", case)[0] for case in KILLED} == set(METHODS)
+
+
 @pytest.mark.long
 @can_kill
-@pytest.mark.parametrize("method", HUNTED)
-def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(configs, tmp_path, method):
-    found = hunt(method, configs[method], 3, tmp_path / "runs")
+@pytest.mark.parametrize("case", HUNTED)
+def test_runs_that_are_killed_again_and_again_end_as_if_they_had_not_been(configs, tmp_path, case):
+    found = hunt(case, configs[case], 3, tmp_path / "runs")
     assert found.kills.total() == 3
     assert not found.different
 
@@ -72,6 +78,7 @@ def test_a_kill_at_the_worst_moment_does_no_harm(configs, undisturbed, tmp_path,
 OPTIONS: dict[str, dict[str, object]] = {
     "dietcl": {"threshold": "2.0"},
     "dietcl:labeled": {"threshold": "2.0"},
+    "dietcl:unbroken": {"threshold": "2.0"},
     "ewc, online": {"online": True, "decay": 0.5},
     "l2p, unfrozen": {"frozen": False},
     "ranpac, few features": {"random_features": 5},

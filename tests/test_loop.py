@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_time_step(bl
 
 
 def test_a_rate_far_too_high_is_stopped(blobs, tmp_path):
-    config = tiny_config(blobs, "dietcl", budget="6")
+    config = tiny_config(blobs, "dietcl", budget="24")
     config = replace(config, training=replace(config.training, lr=100, head_lr=100))
     with pytest.raises(NotFinite, match="time step 1, phase joint"):
         execute(config, tmp_path / "run", Execution(device="cpu"))

@@ -29,9 +29,11 @@ def plain_features(learner, rows):
     return plain_encoder(images, learner.network.state_dict())[:, 1:].mean(1).detach().numpy()
 
 
-def plain_probe(x, y):
-    """Return a function of features: standardized ridge at the penalty that predicts each label from all others."""
+def plain_probe(x, y, scale):
+    """Return a function of features: scaled ridge at the penalty that predicts each label from all others."""
     mean, spread = x.mean(0), x.std(0) + 1e-6
+    if scale == "half":
+        spread = np.sqrt(x.var(0) + x.var(0).mean())
 
     def table(features):
         return np.hstack([(features - mean) / spread, np.ones((len(features), 1))])
@@ -51,14 +53,15 @@ def plain_probe(x, y):
     return lambda features: table(features) @ best
 
 
-def test_the_head_is_the_ridge_solution_of_all_labels_so_far(blobs):
-    learner = double_learner(tiny_config(blobs, "linear_probe"))
+@pytest.mark.parametrize("scale", ["each", "half"])
+def test_the_head_is_the_ridge_solution_of_all_labels_so_far(blobs, scale):
+    learner = double_learner(tiny_config(blobs, "linear_probe", scale=scale))
     tests = np.concatenate([test.rows for test in learner.stream.tests])
     for t in learn(learner):
         steps = learner.stream.steps[:t]
         labels = np.concatenate([step.labels for step in steps])
         x = plain_features(learner, np.concatenate([step.labeled for step in steps]))
-        wanted = plain_probe(x, np.eye(2 * t)[labels])(plain_features(learner, tests))
+        wanted = plain_probe(x, np.eye(2 * t)[labels], scale)(plain_features(learner, tests))
         with learner.ledger.free(), torch.no_grad():
             scores = learner.method.predict(learner.net, normalize(learner.loader.read(tests)))
         np.testing.assert_allclose(scores, wanted, atol=1e-6)

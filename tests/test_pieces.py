@@ -22,11 +22,17 @@ def stored(values, labels):
 # Ridge regression, penalty chosen by leaving one out.
 
 
-def test_ridge_is_the_closed_form_at_the_penalty_that_leaving_one_out_prefers():
+def spread_of(x, scale):
+    """What features are divided by."""
+    return x.std(0) + 1e-6 if scale == "each" else np.sqrt(x.var(0) + x.var(0).mean())
+
+
+@pytest.mark.parametrize("scale", ["each", "half"])
+def test_ridge_is_the_closed_form_at_the_penalty_that_leaving_one_out_prefers(scale):
     x, labels = random(30, 8).numpy(), torch.arange(30) % 3
     y = np.eye(3)[labels]
     x += 0.7 * np.eye(8)[labels]
-    table = np.hstack([(x - x.mean(0)) / (x.std(0) + 1e-6), np.ones((30, 1))])
+    table = np.hstack([(x - x.mean(0)) / spread_of(x, scale), np.ones((30, 1))])
 
     def solve(rows, targets, penalty):
         return np.linalg.solve(rows.T @ rows + penalty * np.eye(9), rows.T @ targets)
@@ -40,7 +46,7 @@ def test_ridge_is_the_closed_form_at_the_penalty_that_leaving_one_out_prefers():
 
     best = min(ridge.PENALTIES, key=left_out)
     assert best not in (ridge.PENALTIES[0], ridge.PENALTIES[-1])
-    solution = ridge.solve(torch.from_numpy(x), labels, 3)
+    solution = ridge.solve(torch.from_numpy(x), labels, 3, scale)
     assert solution.penalty == best
     scores = x @ solution.weight.numpy() + solution.bias.numpy()
     np.testing.assert_allclose(scores, table @ solve(table, y, best), atol=1e-9)
@@ -51,7 +57,7 @@ def test_without_a_penalty_ridge_is_least_squares(monkeypatch):
     x, labels = random(40, 6), torch.arange(40) % 4
     table = np.hstack([x, np.ones((40, 1))])
     wanted, *_ = np.linalg.lstsq(table, np.eye(4)[labels], rcond=None)
-    solution = ridge.solve(x, labels, 4)
+    solution = ridge.solve(x, labels, 4, "each")
     # A spread that cannot be zero shifts the standard by a millionth, which least squares does not feel.
     np.testing.assert_allclose(torch.cat([solution.weight, solution.bias[None]]), wanted, atol=1e-8)
 
@@ -59,7 +65,7 @@ def test_without_a_penalty_ridge_is_least_squares(monkeypatch):
 @pytest.mark.parametrize("labels", [[1], [1, 1], [0, 2]])
 def test_few_labels_and_equal_features_have_a_finite_solution(labels):
     features = torch.full((len(labels), 4), 0.3)
-    solution = ridge.solve(features, torch.tensor(labels), 3)
+    solution = ridge.solve(features, torch.tensor(labels), 3, "half")
     scores = features @ solution.weight + solution.bias
     assert solution.weight.isfinite().all()
     assert scores.isfinite().all()

@@ -210,6 +210,25 @@ def test_permuting_hidden_labels_changes_nothing_that_is_remembered_or_learned(b
     assert runs[0].ledger.receipts() == runs[1].ledger.receipts()
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_guesses_are_compared_with_the_truths_that_are_known(blobs, every):
+    config, index = tiny_config(blobs, budget="6"), open_manifest(blobs)
+    assignment = assign_steps(index, config.recipe, config.seed)
+    label = index.label.copy()
+    label[np.flatnonzero((index.split == TRAIN) & ~assignment.labeled)[::every]] = -1
+    one = replace(index, label=label)
+    learner = tiny_learner(config, reveal("s", one, config.recipe, config.seed, assignment), one)
+    learner.method, learner.recorder = Hoarder(Hoarder.Config()), Notes()
+    for event in run_through(learner).recorder.of("step_end"):
+        assert event["guesses"] == 16
+        if every == 1:
+            assert event["guesses_known"] == 0
+            assert "guesses_right" not in event
+        else:
+            assert 0 <= event["guesses_right"] <= event["guesses_known"] < 16
+            assert event["guesses_known"] > 0
+
+
 # Going on from a checkpoint.
 
 

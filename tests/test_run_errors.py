@@ -198,7 +198,7 @@ raise SystemExit(main(sys.argv[1:]))
 
 
 def test_a_quota_ends_in_a_sentence(blobs, tmp_path):
-    arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    arguments = ["train", "--method", "dietcl", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
     result = subprocess.run([sys.executable, "-c", QUOTA, *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
     assert "cannot be written (File too large); free some space" in result.stderr

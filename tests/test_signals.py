@@ -80,7 +80,7 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(config, uninterrupted, 
 
 
 def test_the_command_line_tells_by_its_code_that_a_run_was_stopped(blobs, tmp_path, capfd):
-    arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    arguments = ["train", "--method", "dietcl", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu"]
     for fresh, words in ((["--fresh"], " without --fresh"), ([], "")):
         with pytest.raises(SystemExit) as stop:
             main([*arguments, *fresh, "--stop-after", "0.001s"])
@@ -94,7 +94,17 @@ def test_the_command_line_tells_by_its_code_that_a_run_was_stopped(blobs, tmp_pa
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
 def test_what_is_started_again_does_not_start_over(blobs, tmp_path, capfd, monkeypatch, name):
-    arguments = ["train", *small(blobs), "--out", str(tmp_path / "run"), "--device", "cpu", "--fresh"]
+    arguments = [
+        "train",
+        "--method",
+        "dietcl",
+        *small(blobs),
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        "--fresh",
+    ]
     with pytest.raises(SystemExit):
         main([*arguments, "--stop-after", "0.001s"])
     monkeypatch.setenv(name, "1")
@@ -114,7 +124,7 @@ def test_what_is_started_again_does_not_start_over(blobs, tmp_path, capfd, monke
     ],
 )
 def test_wrong_options_get_one_sentence(blobs, tmp_path, capfd, option, sentence):
-    assert main(["train", *small(blobs), "--out", str(tmp_path / "run"), *option]) == 2
+    assert main(["train", "--method", "dietcl", *small(blobs), "--out", str(tmp_path / "run"), *option]) == 2
     assert sentence in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -160,7 +170,16 @@ def test_a_run_saves_no_weights_that_are_not_finite(config, tmp_path):
 
 
 def test_a_real_process_obeys_sigterm(blobs, tmp_path):
-    arguments = ["train", *small(blobs, "--budget", "400"), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    arguments = [
+        "train",
+        "--method",
+        "dietcl",
+        *small(blobs, "--budget", "400"),
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+    ]
     child = subprocess.Popen([sys.executable, "-m", "dietcl", *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (tmp_path / "run/events.jsonl").exists() and time.monotonic() < deadline:

@@ -30,12 +30,12 @@ def head_of(features, labels, *guesses, classes=CLASSES):
     return head
 
 
-def plain_ridge(x, y, weight, spread, penalty):
+def plain_ridge(x, y, weight, scale, penalty):
     """Return a function of features: weighted ridge on scaled features, with a constant that is not shrunk."""
-    table = np.hstack([x / spread, np.ones((len(x), 1))])
+    table = np.hstack([x / scale, np.ones((len(x), 1))])
     shrink = penalty * np.diag([1.0] * x.shape[1] + [0.0])
     found = np.linalg.solve((table.T * weight) @ table + shrink, (table.T * weight) @ y)
-    return lambda features: np.hstack([features / spread, np.ones((len(features), 1))]) @ found
+    return lambda features: np.hstack([features / scale, np.ones((len(features), 1))]) @ found
 
 
 def plain_head(features, labels, guessed=None, guesses=None, trust=None, shares=WEIGHTS, penalties=PENALTIES):
@@ -48,15 +48,16 @@ def plain_head(features, labels, guessed=None, guesses=None, trust=None, shares=
     for share in shares if guessed is not None else [0.0]:
         of_share = np.where(np.arange(len(x)) < len(labels), 1.0, share) * weight
         mean = of_share @ x / of_share.sum()
-        spread = np.sqrt(of_share @ (x - mean) ** 2 / of_share.sum()) + 1e-6
+        variances = of_share @ (x - mean) ** 2 / of_share.sum()
+        scale = np.sqrt(variances + variances.mean())
         for penalty in penalties:
             error = 0.0
             for i in range(len(labels)):
                 others = np.arange(len(x)) != i
-                fit = plain_ridge(x[others], y[others], of_share[others], spread, penalty)
+                fit = plain_ridge(x[others], y[others], of_share[others], scale, penalty)
                 error += ((y[i] - fit(x[i : i + 1])[0]) ** 2).sum()
             if error < least:
-                least, best = error, (share, penalty, plain_ridge(x, y, of_share, spread, penalty))
+                least, best = error, (share, penalty, plain_ridge(x, y, of_share, scale, penalty))
     return best
 
 
@@ -85,21 +86,32 @@ def test_the_penalty_is_the_one_that_predicts_each_label_best_from_all_others(co
         assert penalty not in (PENALTIES[0], PENALTIES[-1])
 
 
-def test_the_unit_of_a_feature_does_not_matter_nor_where_its_zero_is():
+def test_the_unit_of_all_features_does_not_matter_nor_where_the_zero_of_one_is():
     features, labels = draw(30)
     guesses = (*draw(40, seed=2), torch.rand(40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     wanted = head_of(features, labels, *guesses).scores(QUERIES, CLASSES)
-    scale, shift = torch.tensor([10.0, 1, 1, 0.1, 1]), torch.tensor([0.0, 5, 0, 0, -3])
+    scale, shift = 10.0, torch.tensor([0.0, 5, 0, 0, -3])
     other = head_of(features * scale + shift, labels, guesses[0] * scale + shift, *guesses[1:])
     torch.testing.assert_close(other.scores(QUERIES * scale + shift, CLASSES), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_feature_that_never_changes_is_left_out():
+def test_a_feature_that_never_changes_gets_no_weight():
     features, labels = draw(30)
-    wanted = head_of(features, labels).scores(QUERIES, CLASSES)
-    wider = torch.cat([features, torch.full((30, 1), 4.0)], dim=1)
-    found = head_of(wider, labels).scores(torch.cat([QUERIES, torch.full((20, 1), 4.0)], dim=1), CLASSES)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    head = head_of(torch.cat([features, torch.full((30, 1), 4.0)], dim=1), labels)
+    torch.testing.assert_close(head.weight[-1], torch.zeros(CLASSES, dtype=torch.float64), rtol=0, atol=1e-9)
+    assert head.weight[:-1].abs().max() > 0.01
+
+
+def test_features_that_one_label_each_has_do_not_outvote_one_that_tells_all_labels_apart():
+    labels, truth = torch.arange(6) % 2, torch.arange(100) % 2
+    rare = (torch.rand(100, 24, generator=torch.Generator().manual_seed(0)) < 0.3).double()
+
+    def features(side, others):
+        return torch.cat([2.0 * side[:, None] - 1, 0.1 * others], dim=1).double()
+
+    each = torch.eye(6, dtype=torch.float64).repeat(1, 4)  # four of its own for every label
+    head = head_of(features(labels, each), labels, classes=2)
+    assert (head.scores(features(truth, rare), 2).argmax(1) == truth).all()
 
 
 def test_the_order_of_labels_and_when_they_came_does_not_matter():
@@ -279,11 +291,9 @@ def test_the_solution_is_enough_to_answer():
 
 
 def test_the_cost_of_solving_by_hand():
-    # Ten labels, three features, two classes, four weights of guesses and nine penalties:
-    # 9·27 + 2·10·3·(3 + 2) = 543, and 2·9·10·3·2 = 1,080.
+    # Ten labels, three features, two classes, four weights of guesses and nine penalties: sums 2·10·3·(3 + 2) = 300;
+    # for each weight 9·27 + 2·9·(10 + 2) = 459 and 2·9·10·3·(2 + 1) = 1,620; the solution 2·9·2 = 36.
     head = SolvedHead(3)
-    assert head.flops(10, 2) == 4 * (543 + 1_080)
-    head.labeled.add(torch.arange(4), torch.arange(4) % 2, torch.zeros(4, 3))
-    assert head.flops(6, 2) == 4 * (543 + 1_080)
-    assert head.flops(7, 2) > head.flops(6, 2)
-    assert head.flops(6, 3) > head.flops(6, 2)
+    assert head.flops(10, 2) == 300 + 4 * (459 + 1_620) + 36
+    assert head.flops(11, 2) > head.flops(10, 2)
+    assert head.flops(10, 3) > head.flops(10, 2)

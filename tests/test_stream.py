@@ -351,12 +351,14 @@ def test_a_time_step_holds_rows_and_revealed_labels_only(index: Index) -> None:
         "is_first",
         "realized_rate",
         "spans",
+        "by_class",
+        "unplaced",
     }
     for step in stream.steps:
         assert {name for name in dir(step) if not name.startswith("_")} == public
         assert set(vars(step)) == {field.name for field in fields(TimeStep)}
         assert len(step.labels) == len(step.labeled)
-        for name in ("labeled", "labels", "unlabeled", "classes"):
+        for name in ("labeled", "labels", "unlabeled", "unplaced", "classes"):
             values = getattr(step, name)
             assert type(values) is np.ndarray
             assert values.dtype == np.int64

@@ -1,6 +1,7 @@
 """Kept streams: what is mapped is what would be cut, and whatever is wrong with it, it is cut anew."""
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ RECIPES = {
     "no label": Recipe(recipe="data", time_steps=2, label_rate=0.0),
 }
 CLASS = RECIPES["class"]
-ARRAYS = ("labeled", "labels", "unlabeled", "test_rows", "test_labels", "index_row")
+ARRAYS = ("labeled", "labels", "unlabeled", "unplaced", "test_rows", "test_labels", "index_row")
 
 
 @pytest.fixture(autouse=True)
@@ -156,8 +157,12 @@ def damage(path: Path, how: str) -> None:
         path.write_text("null")
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "half a header", "short", "shorter than said", "another kind"])
-@pytest.mark.parametrize("name", [*(f"{array}.npy" for array in ARRAYS), "stream.json"])
+HOW = ("missing", "empty", "half a header", "short", "shorter than said", "another kind")
+DAMAGES = itertools.product([*(f"{array}.npy" for array in ARRAYS), "stream.json"], HOW)
+
+
+# Of an array that is empty, nothing is missing.
+@pytest.mark.parametrize(("name", "how"), [pair for pair in DAMAGES if pair != ("unplaced.npy", "shorter than said")])
 def test_a_damaged_one_is_cut_again_and_mended(
     manifest: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:

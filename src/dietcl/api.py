@@ -16,7 +16,7 @@ from dietcl.execution import Execution, Precision
 from dietcl.files import default_cache, digest
 from dietcl.launch import cores
 from dietcl.many_runs import by_accuracy, run_all, runs_due
-from dietcl.methods import every_method
+from dietcl.methods import DEFAULT_METHOD, every_method
 from dietcl.model import Model, load_model
 from dietcl.models.checkpoints import shipped
 from dietcl.plural import plural
@@ -122,7 +122,7 @@ def open_stream(source: str | Path, **options: Any) -> StreamInfo:
 
 def train(
     stream: StreamInfo | str | Path,
-    method: str = "dietcl",
+    method: str = DEFAULT_METHOD,
     *,
     preset: str = "",
     out: str | Path | None = None,

@@ -109,17 +109,21 @@ _SMALL: dict[str, dict[str, Any]] = {
     "joint": {"fine_tune_lr": 1.0},
     "ranpac": {"random_features": 2000},
 }
+_PHOTOS: dict[str, dict[str, Any]] = {"linear_probe": {"scale": "half"}}  # hundreds of features, and few labels
 _small_preset = partial(Preset, augmentation=Augmentation(crop=0.5), budget="40", methods=_SMALL)
 # Larger rates, because updates are few and small.
 _MICRO = Training(batch=16, micro_batch=16, lr=4e-3, head_lr=6e-2, lr_floor=5e-4)
 _NANO = Training(batch=64, micro_batch=64, lr=4e-3, head_lr=2e-2, lr_floor=5e-4)
 # A trained encoder of photos: rates that do not spoil it.
 _LITE = Training(batch=64, micro_batch=64, lr=5e-4, head_lr=5e-3, lr_floor=5e-5, layer_decay=0.9)
+_lite_preset = partial(_small_preset, training=_LITE, budget="200", methods=_SMALL | _PHOTOS)
 PRESETS: dict[str, Preset] = {
     "micro": _small_preset(model=MODELS["micro"], training=_MICRO),  # 32 px on a laptop's CPU
     "nano": _small_preset(model=MODELS["nano"], training=_NANO),  # a quarter of its cost, for experiments of many runs
-    "lite": _small_preset(model=MODELS["lite"], training=_LITE, budget="200"),  # photos on a laptop's CPU
-    **{name: Preset(model=MODELS[name]) for name in ("tiny", "small", "base", "large")},
+    # Photos on a laptop's CPU, features only; before `lite`, which is the one that the encoder's name stands for.
+    "frozen": _lite_preset(model=dataclasses.replace(MODELS["lite"], train="head")),
+    "lite": _lite_preset(model=MODELS["lite"]),
+    **{name: Preset(model=MODELS[name], methods=_PHOTOS) for name in ("tiny", "small", "base", "large")},
 }
 
 

@@ -11,7 +11,7 @@ from dietcl.config import PRESETS, Evaluation, Preset, RunConfig, StreamSource, 
 from dietcl.errors import UserError
 from dietcl.execution import Execution
 from dietcl.files import MANIFEST, default_cache
-from dietcl.methods import method_config, needed_abilities
+from dietcl.methods import DEFAULT_METHOD, method_config
 from dietcl.methods.method_options import Options
 from dietcl.models.presets import SHIPPED, ModelConfig
 from dietcl.streams.options import EVEN_CUTS, Cut, Recipe, RecipeOptions
@@ -33,7 +33,7 @@ _PLAIN = ("budget", "accounting", "first_time_steps", "weights", "seed", "source
 
 
 def build_config(
-    stream: str | Path = "glyphs", method: str = "dietcl", preset: str = "", encoder: str = "", **options: Any
+    stream: str | Path = "glyphs", method: str = DEFAULT_METHOD, preset: str = "", encoder: str = "", **options: Any
 ) -> RunConfig:
     """Return the configuration of a run; options have the names that `dietcl train --help` lists, with underscores.
 
@@ -66,9 +66,14 @@ def default_config(stream: str, method: str, size: str, encoder: str = "") -> Ru
 
 
 def default_preset(stream: str, *methods: str) -> str:
-    """Return `lite` if all methods take features of a fixed encoder, on images of one's own, and otherwise `micro`."""
-    trained = (getattr(method_config(method), "trains_encoder", True) or needed_abilities(method) for method in methods)
-    return "micro" if stream in SOURCES or any(trained) else "lite"
+    """Return an encoder of photos that stays as it is, on images of one's own, if all methods can solve their head.
+
+    It is `lite` for methods that never train an encoder, `frozen` if one of them would, and otherwise `micro`.
+    """
+    options = [method_config(method) for method in methods]
+    if stream in SOURCES or not all(getattr(own, "solves_frozen", False) for own in options):
+        return "micro"
+    return "frozen" if any(getattr(own, "trains_encoder", True) for own in options) else "lite"
 
 
 def fitting_preset(size: str = "", encoder: str = "") -> Preset:

@@ -35,7 +35,7 @@ def solved_head_accuracy(config: RunConfig, tokens: Literal["mean", "class"] = "
 
     labels = np.concatenate([step.labels for step in stream.steps])
     train = features(np.concatenate([step.labeled for step in stream.steps]))
-    solution = solve(train, torch.from_numpy(labels), len(stream.classes))
+    solution = solve(train, torch.from_numpy(labels), len(stream.classes), "each")
     evaluation = config.evaluation
     wanted = None if evaluation.all_at_end else evaluation.test_images
     tests = stratified_sample(stream, wanted or MOST_TESTS)

@@ -68,7 +68,7 @@ def signal_at(number, at_t, at_fraction):
 def small(manifest: Path, *more: str) -> list[str]:
     """Options of a run that takes seconds."""
     recipe = ["--time-steps", "3", "--label-rate", "0.2"]
-    model = ["--image-size", "16", "--decoder-dim", "16", "--weights", "random"]
+    model = ["--preset", "micro", "--image-size", "16", "--decoder-dim", "16", "--weights", "random"]
     return ["--stream", str(manifest), *recipe, *model, "--batch", "12", "--micro-batch", "6", "--budget", "2", *more]
 
 

@@ -10,7 +10,7 @@ from dietcl.errors import Lost, UserError
 from dietcl.launch import ranks
 
 VERBS = {
-    "demo": "learn the built-in stream with DietCL and with Replay, and show the result",
+    "demo": "learn the built-in stream with Larder, DietCL and Replay, and show the result",
     "train": "learn a stream with a method under a budget",
     "predict": "classify images with the model of a run",
     "evaluate": "measure the model of a run on other images, by class",

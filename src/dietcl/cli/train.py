@@ -12,6 +12,7 @@ from dietcl.config_builder import default_config, default_folder
 from dietcl.errors import UserError
 from dietcl.execution import Execution
 from dietcl.launch import ranks
+from dietcl.methods import DEFAULT_METHOD
 
 DESCRIPTION = """Learn a stream with a method under a budget.
 
@@ -29,8 +30,8 @@ Four options decide which further ones there are; name them and ask for --help a
   --stream   a built-in stream (dietcl streams lists them), a folder or table of images, a manifest (.parquet) or a
              pack (.zip); default glyphs
   --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
-  --preset   micro, nano, lite, tiny, small, base or large; default the one of the encoder's size, or else lite for
-             methods that leave the encoder as it is, on images of your own, and micro for all others
+  --preset   micro, nano, frozen, lite, tiny, small, base or large; default the one of the encoder's size, or else, on
+             images of your own, lite as it is (frozen) for larder and methods that never train an encoder; else micro
   --encoder  micro, nano, lite or the timm name of an image model (dietcl encoders lists them); image size, crop,
              interpolation and pooling default to those that it was published with"""
 
@@ -80,7 +81,7 @@ def _parse_quietly(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
 
 def parse_run(arguments: list[str]) -> tuple[RunConfig, Execution, Output]:
     """Turn the command line into a configuration: first the choices, then the options that they open up."""
-    choices, rest = pick(arguments, stream="glyphs", method="dietcl", preset="", encoder="")
+    choices, rest = pick(arguments, stream="glyphs", method=DEFAULT_METHOD, preset="", encoder="")
     config = default_config(pick_stream(choices.stream), choices.method, choices.preset, choices.encoder)
     fields = (
         flat("method_config", config.method_config),

@@ -148,12 +148,15 @@ class Evaluator:
         return answers
 
 
-def right_guesses(pool: Pool, stream: Stream, index: Index) -> int:
-    """Count the labels of a pool that are the images' own, which nobody else may read."""
+def right_guesses(pool: Pool, stream: Stream, index: Index) -> tuple[int, int]:
+    """Count the labels of a pool that are the images' own, which nobody else may read, and the images that have one."""
     assert pool.labels is not None
+    code = index.label[stream.index_row[pool.rows]]
+    is_known = code >= 0
     number = {name: number for number, name in enumerate(stream.classes)}
-    of_code = np.array([number.get(name, -1) for name in index.classes] + [-1])  # the last one answers for label -1
-    return int((of_code[index.label[stream.index_row[pool.rows]]] == pool.labels).sum())
+    of_code = np.array([number.get(name, -1) for name in index.classes], np.int64)  # -1: a class that is never revealed
+    is_right = of_code[code[is_known]] == pool.labels[is_known]
+    return int(is_right.sum()), int(is_known.sum())
 
 
 def _answer(method: Method, net: Net, images: torch.Tensor, labels: npt.NDArray[np.int64]) -> Answers:

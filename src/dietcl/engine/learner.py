@@ -12,6 +12,7 @@ from dietcl.budget.ledger import Ledger
 from dietcl.config import RunConfig
 from dietcl.engine.distributed import World, default_threads
 from dietcl.engine.evaluator import ClassCounts, Counts, Evaluator
+from dietcl.engine.remembered import Remembered
 from dietcl.engine.resume_position import Position
 from dietcl.errors import UserError
 from dietcl.methods import METHODS, method_class, needed_abilities
@@ -67,6 +68,7 @@ class Learner:
     net: Net
     ledger: Ledger
     method: Method
+    remembered: Remembered
     evaluator: Evaluator
     counts: Counts
     class_counts: ClassCounts
@@ -105,9 +107,9 @@ def assemble(config: RunConfig, stream: Stream, equipment: Equipment, recorder: 
     initial = partial(_initial_weights, config)
     net = Net(network, ledger, config.seed, initial, recorder.notify, precision, lookup)
     method.setup(net)
-    evaluator = Evaluator(stream, loader, ledger, config.evaluation, world)
+    answers = Remembered(stream), Evaluator(stream, loader, ledger, config.evaluation, world)
     counts = Counts.empty(len(stream.tests)), ClassCounts.empty(len(stream.tests), len(stream.classes))
-    return Learner(config, stream, loader, network, net, ledger, method, evaluator, *counts, recorder, world, origin)
+    return Learner(config, stream, loader, network, net, ledger, method, *answers, *counts, recorder, world, origin)
 
 
 def refuse_unfit(config: RunConfig, method: Method, encoder: Encoder) -> None:

@@ -128,7 +128,7 @@ def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_W
         spent=receipt.spent,
         unused=receipt.unused,
         state_bytes=state_bytes(learner, step, position.done),
-        **_guesses(learner),
+        **_guesses(learner, step),
         seconds=position.seconds,
         data_wait=position.data_wait,
         substituted=watch.substituted,  # test images included
@@ -136,13 +136,14 @@ def _finish(learner: Learner, step: TimeStep, position: StepPosition, watch: "_W
     learner.position.finished, learner.position.step = step.t, None
 
 
-def _guesses(learner: Learner) -> dict[str, int]:
-    """Return how many guessed labels the method remembers and how many are right, which it is never told."""
-    pool = learner.method.remembered()
+def _guesses(learner: Learner, step: TimeStep) -> dict[str, int]:
+    """Count the guesses that the method remembers, those of known truth and the right ones; it is never told."""
+    pool = learner.remembered.pool(learner.method, step)
     if not len(pool.rows):
         return {}
-    right = right_guesses(pool, learner.stream, learner.loader.storage.index)
-    return {"guesses": len(pool.rows), "guesses_right": right}
+    right, known = right_guesses(pool, learner.stream, learner.loader.storage.index)
+    found = {"guesses": len(pool.rows), "guesses_known": known}
+    return {**found, "guesses_right": right} if known else found
 
 
 class _Watch:

@@ -31,7 +31,7 @@ Draws = tuple[Draw, ...]
 def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: Phase, curve: Curve) -> Iterator[None]:
     """Spend a phase's budget on updates; yields after each."""
     config, ledger, world = learner.config.training, learner.ledger, learner.world
-    pools = pools_of(learner.stream, step.t, phase.mix, learner.method.remembered())
+    pools = pools_of(learner.stream, step.t, phase.mix, learner.remembered.pool(learner.method, step))
     counts = phase.mix.counts(config.micro_batch, pools)
     if not counts:
         return
@@ -101,7 +101,8 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
 
 def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: Sweep) -> Iterator[None]:
     """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
-    pool = pools_of(learner.stream, step.t, Mix(), learner.method.remembered())[sweep.pool]
+    remembered = learner.remembered.pool(learner.method, step)
+    pool = pools_of(learner.stream, step.t, Mix(past_only=sweep.past_only), remembered)[sweep.pool]
     key, size = (learner.config.seed, step.t, len(position.done)), learner.config.training.micro_batch
     draws = list(walk(sweep.pool, pool, size, key, sweep.most))
     ready = learner.loader.iterate(learner.world.own_share(draws[position.made :]))
@@ -114,7 +115,8 @@ def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: S
         for (draw,), images in zip(round_, _one_each(learner, sweep, round_, ready), strict=True):
             position.gathered += images
             position.made += 1
-            is_within = learner.ledger.affords(0.0, within=position.allotment)
+            later = position.gathered * sweep.later / learner.ledger.pass_flops
+            is_within = learner.ledger.affords(later, within=position.allotment)
             if is_over := images < len(draw.rows) or not is_within:
                 break
         learner.recorder.progress(step.t, learner.ledger.spent_fraction())

@@ -47,9 +47,13 @@ def _builtin(name: str, location: str, options: type[MethodOptions], **variants:
     return Entry(name, f"dietcl.methods.{location}", options.__doc__ or "", options.keeps, options.cost, options, named)
 
 
-_RELEASE = {"unlabeled": 0.4, "labeled": 0.3, "memory": 0.3, "threshold": "80%"}
+_DIETCL: dict[str, dict[str, Any]] = {
+    "release": {"unlabeled": 0.4, "labeled": 0.3, "memory": 0.3, "threshold": "80%"},
+    "labeled": {"reconstruct": "labeled"},
+    "unbroken": {"restart": False},
+}
 _BUILTIN_METHODS = (
-    _builtin("dietcl", "dietcl:DietCL", semi.DietCLOptions, release=_RELEASE, labeled={"reconstruct": "labeled"}),
+    _builtin("dietcl", "dietcl:DietCL", semi.DietCLOptions, **_DIETCL),
     _builtin("er", "er:ER", supervised.EROptions, uniform={"sampling": "uniform"}, dietcl_flops={"dietcl_flops": True}),
     _builtin("er_ace", "er:ERACE", supervised.ERACEOptions),
     _builtin("ewc", "ewc:EWC", supervised.EWCOptions),
@@ -72,6 +76,7 @@ _BUILTIN_METHODS = (
     _builtin("lwf", "lwf:LwF", supervised.LwFOptions),
     _builtin("larder", "larder:LarderMethod", semi.LarderOptions, small={"per_label": 1}),
 )
+DEFAULT_METHOD = "larder"
 METHODS: dict[str, Entry] = {entry.name: entry for entry in _BUILTIN_METHODS}
 
 

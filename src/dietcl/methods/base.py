@@ -66,6 +66,10 @@ class Sweep:
     """At most this many images, a random sample."""
     share: float = 1.0
     """At most about this share of what remains of the time step's budget."""
+    later: float = 0.0
+    """FLOPs that the method computes of each image afterwards; the share covers them, too."""
+    past_only: bool = False
+    """Leave this time step's own labels out of the memory."""
     reserve: Reserve = Reserve()
 
 

@@ -1,5 +1,6 @@
 """DietCL (Zhang et al., ICLR 2024, section 4 and Algorithm 1) and the paper's baselines in one or two stages."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,16 @@ class DietCL(PlannedMethod):
             Phase(name="joint", mix=self._joint_mix(), updates=updates, share=share),
             Phase(name="balance", mix=memory, lr_scale=self.config.balance_lr),
         ]
+
+    def next_phase(self, step: TimeStep, done: tuple[Segment, ...], remaining: float) -> Segment | None:
+        phase = super().next_phase(step, done, remaining)
+        if self.config.restart or not isinstance(phase, Phase) or step.is_first or not self.config.memory:
+            return phase
+        if done and isinstance(done[0], Phase):
+            return replace(phase, lr_scale=1.0, schedule=(done[0].schedule[1], 1.0))
+        # What part of a budget in seconds some updates will take is not known: there they take the whole cosine.
+        end = phase.share if math.isinf(remaining) else min(phase.share, phase.updates / (remaining or 1.0))
+        return replace(phase, schedule=(0.0, end))
 
     def losses(self, net: Net, phase: Phase, batch: Batch) -> list[Term]:
         if self.config.reconstruct == "labeled":

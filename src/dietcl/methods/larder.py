@@ -1,17 +1,31 @@
 """Larder: guesses labels as images arrive, while their classes are few, and replays what it can trust for good."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dietcl.methods.base import Mix, Net, Part, Phase, PlannedMethod, Pool, Reserve, Segment, Sweep, TimeStep
+from dietcl.methods.base import (
+    Batch,
+    Mix,
+    Net,
+    Part,
+    Phase,
+    PlannedMethod,
+    Pool,
+    Reserve,
+    Segment,
+    Sweep,
+    Term,
+    TimeStep,
+)
 from dietcl.methods.pieces.averaged import AveragedWeights
 from dietcl.methods.pieces.guessing import Guesser, cross_fit, guess_flops, rank_in_class
 from dietcl.methods.pieces.larder import Larder
-from dietcl.methods.pieces.ridge import score_shares
+from dietcl.methods.pieces.ridge import score_shares, solve_flops
 from dietcl.methods.pieces.solved_head import SolvedHead
 from dietcl.methods.pieces.trust import Evidence, trust
 from dietcl.methods.semi_supervised_options import LarderOptions
@@ -22,9 +36,11 @@ LEAST_MEAN_TRUST = 0.2  # of all guesses of a time step: below, even the most co
 LABELS_SHARE = 0.1  # of the budget, at most, to look at new labels
 PAST_SHARE = 0.05  # the same, at earlier labels of classes that come again
 GUESSING_SHARE = 0.15  # the same, at arriving images
-TRYING_SHARE = 0.02  # the same, if guesses of the time step before could not be trusted
+TRYING = 0.13  # of all these shares, if guesses of the time step before could not be trusted
+FROZEN_SHARE = 0.75  # of the budget, at most, to guess on a frozen encoder; the rest is for solving the head
 LEAST_MISSED = 0.2  # probability that an image is of an old class without a label, from which on these are guessed too
 MOST_GUESSED = 10_000  # images, as all are compared with each other
+FEW_LABELS = 20  # so far, at which guesses get half of their share: by so few, wrong ones may seem right
 MOST_PAST = 1_000  # labels of earlier time steps that help to guess
 
 
@@ -34,30 +50,39 @@ class LarderMethod(PlannedMethod):
     Config = LarderOptions
     config: LarderOptions
     term = "replay"
+    guesser: ClassVar[type[Guesser]] = Guesser
 
     def setup(self, net: Net) -> None:
         self.dim = net.dim
         self.averaged, self.larder, self.evidence = AveragedWeights(), Larder(), Evidence()
         self.num_labels, self.is_trusted = 0, True
-        self.arrivals = _no_arrivals(net.dim)
+        self.arrivals: list[dict[str, Tensor]] = []
         self.solved = SolvedHead(net.dim) if net.is_frozen else None
 
     def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
-        guesses = self.config.guessed > 0 and len(step.labeled) > 0 and len(step.unlabeled) > 0
-        arriving, labels = min(MOST_GUESSED, len(step.unlabeled)), len(step.labeled)
-        flops = guess_flops(arriving + labels, self.dim, step.seen_classes) if guesses else 0.0
+        can_guess = self.config.guessed > 0 and len(step.labeled) and len(step.unlabeled) > len(step.unplaced)
         if self.solved is not None:
-            solve = self.solved.flops(labels, step.seen_classes)
-            found = [Sweep(name="labels", pool="labeled", reserve=Reserve(flops=solve))]
-            return [*found, self._guess(1.0, flops + solve)] if guesses else found
+            alone = Reserve(flops=solve_flops(self.num_labels, self.dim, step.seen_classes))
+            found = [Sweep(name="labels", pool="labeled", reserve=alone)]
+            final = Reserve(flops=self.solved.flops(self.num_labels, step.seen_classes))
+            return [*found, self._guess(step, FROZEN_SHARE, final)] if can_guess else found
         guessed = self._guessed_share()
         learn = Phase(name="learn", mix=Mix(memory=1 - guessed, larder=guessed))
-        if not guesses:
+        if not can_guess:
             return [learn]
-        # Where classes come again, their earlier labels help.
-        past = [Sweep(name="past", pool="memory", most=MOST_PAST, share=PAST_SHARE)] if is_recurring(step) else []
-        share = GUESSING_SHARE if self.is_trusted else TRYING_SHARE
-        return [Sweep(name="labels", pool="labeled", share=LABELS_SHARE), *past, self._guess(share, flops), learn]
+        scale = 1.0 if self.is_trusted else TRYING
+        found = [Sweep(name="labels", pool="labeled", share=scale * LABELS_SHARE)]
+        if is_recurring(step):
+            found.append(Sweep(name="past", pool="memory", most=MOST_PAST, share=scale * PAST_SHARE, past_only=True))
+        return [*found, self._guess(step, scale * GUESSING_SHARE, Reserve()), learn]
+
+    def losses(self, net: Net, phase: Phase, batch: Batch) -> Iterator[Term]:
+        pairs = zip(batch.supervised, net.logits(*batch.supervised), strict=True)
+        losses = [
+            self.larder.cross_entropy(part, logits) if part.pool == "larder" else part.cross_entropy(logits)
+            for part, logits in pairs
+        ]
+        yield Term(self.term, batch.mean(losses))
 
     def begin_step(self, net: Net, step: TimeStep) -> None:
         self.num_labels += len(step.labeled)
@@ -73,34 +98,40 @@ class LarderMethod(PlannedMethod):
         return {"rows": part.rows, "labels": labels, "features": features.cpu()}
 
     def absorb(self, net: Net, sweep: Sweep, gathered: dict[str, Tensor]) -> None:
-        is_new = ~torch.isin(gathered["rows"], self.arrivals["rows"])
-        self.arrivals = {name: torch.cat([self.arrivals[name], gathered[name][is_new]]) for name in gathered}
+        self.arrivals.append(gathered)
 
     def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
         if self.solved is not None and sweep.name == "labels":
-            self.solved.labeled.add(*self.arrivals.values())
-            self.arrivals = _no_arrivals(self.dim)
+            self.solved.labeled.add(*self._take_arrivals().values())
+            # Whatever guesses cost, there is a head.
+            if net.pay("solve", solve_flops(len(self.solved.labeled), self.dim, net.classes)):
+                self.solved.solve_labels(net.classes)
         if sweep.name == "guess":
             self._guess_labels(net, step)
 
     def _guess_labels(self, net: Net, step: TimeStep) -> None:
         """Guess the labels of arriving images, and remember those that can be trusted."""
-        rows, labels, features = self.arrivals.values()
-        self.arrivals = _no_arrivals(self.dim)
+        rows, labels, features = self._take_arrivals().values()
         if self.solved is not None:
             known = self.solved.labeled
-            rows, labels = torch.cat([known.rows, rows]), torch.cat([known.labels, labels])
-            features = torch.cat([known.values, features])
+            latest = slice(-min(len(known), MOST_PAST + len(step.labeled)), None)
+            rows, labels = torch.cat([known.rows[latest], rows]), torch.cat([known.labels[latest], labels])
+            features = torch.cat([known.values[latest], features])
         prior = class_prior(step)
         possible = prior.nonzero()[:, 0]
-        used = (labels < 0) | torch.isin(labels, possible)
+        if len(possible) == 1 and not step.by_class:
+            return  # nothing tells it from classes without a label
+        used = torch.isin(labels, possible) | ((labels < 0) & ~torch.isin(rows, torch.from_numpy(step.unplaced)))
         place = torch.full((step.seen_classes + 1,), -1)  # its last entry stays: of a label that is unknown
         place[possible] = torch.arange(len(possible))
         rows, labels, features, prior = rows[used], place[labels[used]], features[used], prior[possible]
         arrived, is_new = labels < 0, torch.isin(rows, torch.from_numpy(step.labeled))
-        if arrived.all() or not arrived.any() or not net.pay("guess", guess_flops(len(rows), self.dim, len(possible))):
+        flops = guess_flops(len(rows), self.dim, len(possible))
+        if self.solved is not None:
+            flops += self.solved.add_flops(int(arrived.sum()), step.seen_classes)
+        if arrived.all() or not arrived.any() or not net.pay("guess", flops):
             return
-        guesser = Guesser(features)
+        guesser = self.guesser(features)
         shares, tested = cross_fit(guesser, labels, is_new, len(possible))
         confidence, best = _most_confident(shares, prior)
         self.evidence.add(confidence, best == labels[tested])
@@ -109,6 +140,8 @@ class LarderMethod(PlannedMethod):
         confidence, best = _most_confident((spread + fitted) / 2, prior)
         # Guessers of the same features also agree on what is wrong: where labels cannot tell, less is expected.
         trusted = trust(self.evidence.chance_of_right(confidence, agreement**2), len(step.classes))
+        # None can be right of a class whose labels were not looked at, or that has none.
+        trusted *= float(is_new.sum()) / len(step.labeled) * (1 - unseen_share(step))
         self.is_trusted = bool(trusted.mean() >= LEAST_MEAN_TRUST)
         kept = (trusted >= LEAST_TRUST) & self.is_trusted
         if self.config.per_label is not None:
@@ -117,11 +150,13 @@ class LarderMethod(PlannedMethod):
         guessed = possible[best[kept]]
         if self.solved is not None:
             self.solved.add_guesses(features[arrived][kept], guessed, trusted[kept], step.seen_classes)
-        self.larder.add(rows[arrived][kept], guessed, trusted[kept])
+        self.larder.add(rows[arrived][kept], guessed, trusted[kept], possible)
 
     def end_step(self, net: Net, step: TimeStep) -> None:
         solved = self.solved
-        if solved is not None and len(solved.labeled) and net.pay("solve", solved.flops(0, net.classes)):
+        if solved is None or not solved.has_guesses or not len(step.labeled):
+            return
+        if net.pay("solve", solved.flops(len(solved.labeled), net.classes)):
             solved.solve(net.classes)
 
     def remembered(self) -> Pool:
@@ -138,14 +173,14 @@ class LarderMethod(PlannedMethod):
     def state(self) -> dict[str, Tensor]:
         pieces = (self.larder, self.evidence, self.averaged if self.solved is None else self.solved)
         numbers = {"num_labels": torch.tensor(self.num_labels), "is_trusted": torch.tensor(self.is_trusted)}
-        return {name: value for piece in pieces for name, value in piece.state().items()} | numbers | self.arrivals
+        return {name: value for piece in pieces for name, value in piece.state().items()} | numbers | self._arrived()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.larder.load_state(state)
         self.evidence.load_state(state)
         (self.averaged if self.solved is None else self.solved).load_state(state)
         self.num_labels, self.is_trusted = int(state["num_labels"]), bool(state["is_trusted"])
-        self.arrivals = {name: state[name].cpu() for name in self.arrivals}
+        self.arrivals = [{name: state[name].cpu() for name in self._arrived()}]
 
     def predict_weights(self) -> Weights | None:
         return self.averaged.values if self.solved is None else None
@@ -159,20 +194,35 @@ class LarderMethod(PlannedMethod):
             self.solved.load_solution(state)
 
     def _guessed_share(self) -> float:
-        """Return the share of guesses in a batch: more if they are trusted more, but no guess outweighs a label."""
+        """Return the share of guesses in a batch: more by trust and by labels so far; no guess outweighs a label."""
         if not len(self.larder):
             return 0.0
-        by_trust = self.config.guessed * math.sqrt(float(self.larder.trust.mean()))
+        by_labels = self.num_labels / (self.num_labels + FEW_LABELS)
+        by_trust = by_labels * self.config.guessed * math.sqrt(float(self.larder.trust.mean()))
         weight = float(self.larder.weights.sum())
         return min(by_trust, weight / (weight + self.num_labels))
 
-    def _guess(self, share: float, flops: float) -> Sweep:
-        return Sweep(name="guess", pool="unlabeled", most=MOST_GUESSED, share=share, reserve=Reserve(flops=flops))
+    def _guess(self, step: TimeStep, share: float, reserve: Reserve) -> Sweep:
+        """Return the sweep over arriving images, whose share covers the guesses that follow."""
+        arriving, known = min(MOST_GUESSED, len(step.unlabeled)), len(step.labeled)
+        if self.solved is not None or is_recurring(step):
+            known += min(MOST_PAST, self.num_labels - len(step.labeled))
+        flops = guess_flops(arriving + known, self.dim, step.seen_classes)
+        if self.solved is not None:
+            flops += self.solved.add_flops(arriving, step.seen_classes)
+        return Sweep(
+            name="guess", pool="unlabeled", most=MOST_GUESSED, share=share, later=flops / arriving, reserve=reserve
+        )
 
+    def _take_arrivals(self) -> dict[str, Tensor]:
+        """Return what was gathered since the last call: rows, labels (-1: none) and features."""
+        arrived, self.arrivals = self._arrived(), []
+        return arrived
 
-def _no_arrivals(dim: int) -> dict[str, Tensor]:
-    empty = torch.zeros(0, dtype=torch.int64)
-    return {"rows": empty, "labels": empty, "features": torch.zeros(0, dim)}
+    def _arrived(self) -> dict[str, Tensor]:
+        empty = torch.zeros(0, dtype=torch.int64)
+        parts = [{"rows": empty, "labels": empty, "features": torch.zeros(0, self.dim)}, *self.arrivals]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def class_prior(step: TimeStep) -> Tensor:
@@ -189,6 +239,18 @@ def class_prior(step: TimeStep) -> Tensor:
     if is_recurring(step) and missing.any() and missed >= LEAST_MISSED:
         prior[missing] = missed / (1 - missed) * len(step.classes) / missing.sum()
     return torch.from_numpy(prior)
+
+
+def unseen_share(step: TimeStep) -> float:
+    """Return the probability that an arriving image is of a class that no label has shown yet.
+
+    Of a stream that is cut by class it is 0. Else new classes with a single label tell (Good and Turing's estimate).
+    """
+    if step.by_class:
+        return 0.0
+    is_new = step.labels >= step.seen_classes - len(step.new_classes)
+    single = int((np.bincount(step.labels[is_new]) == 1).sum())
+    return (single + 1) / (len(step.labels) + 2)
 
 
 def is_recurring(step: TimeStep) -> bool:

@@ -36,7 +36,7 @@ class LinearProbe(StoringMethod):
     def end_step(self, net: Net, step: TimeStep) -> None:
         # Features whose solve exceeds the budget are fitted in the next time step.
         if self.fitted < len(self.store) and net.pay("solve", solve_flops(len(self.store), net.dim, net.classes)):
-            solution = solve(self.store.values, self.store.labels, net.classes)
+            solution = solve(self.store.values, self.store.labels, net.classes, self.config.scale)
             self.weight, self.bias, self.fitted = solution.weight, solution.bias, len(self.store)
 
     def predict(self, net: Net, images: Tensor) -> Tensor:

@@ -41,6 +41,11 @@ class MethodOptions(CheckedOptions):
         """Whether the encoder ever learns."""
         return True
 
+    @property
+    def solves_frozen(self) -> bool:
+        """Whether it learns in closed form where the encoder is frozen."""
+        return not self.trains_encoder and not self.needs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Search:

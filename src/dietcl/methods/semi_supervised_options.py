@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from dietcl.checked_options import Count, Factor, FromZero, Positive, Share, Valid, Weight
+from dietcl.checked_options import Count, Factor, FromZero, Later, Positive, Share, Valid, Weight
 from dietcl.errors import UserError
 from dietcl.methods.method_options import AUTO, MethodOptions, Search, joint_limits
 from dietcl.models.presets import Ability
@@ -37,7 +37,9 @@ class DietCLOptions(MethodOptions):
     balance_memory: bool = True
     """Draw every time step of the memory equally often (otherwise every label)."""
     balance_lr: Annotated[float, Valid(lambda x: 0 < x <= 1, "give a factor above 0, at most 1")] = 0.1
-    """Learning-rate factor of the memory-only phase."""
+    """Learning-rate factor of the memory-only phase, if it starts anew."""
+    restart: Annotated[bool, Later()] = True
+    """Start the memory-only phase anew (otherwise it goes on with the optimizer and the cosine of the joint phase)."""
     reconstruct: Literal["unlabeled", "labeled"] = "unlabeled"
     """What is reconstructed; labeled: as many images, but drawn from those with labels in this time step."""
 
@@ -190,3 +192,7 @@ class LarderOptions(MethodOptions):
     """Share of remembered guesses in a batch if all were right, less as they are trusted less (0: no guesses)."""
     per_label: Annotated[int | None, Valid(lambda n: n is None or n >= 1, "give at least 1, or leave it out")] = None
     """Remember at most this many guesses for each label of a class and time step (all that can be trusted)."""
+
+    @property
+    def solves_frozen(self) -> bool:
+        return True

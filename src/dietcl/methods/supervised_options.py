@@ -146,6 +146,8 @@ class LinearProbeOptions(MethodOptions):
     """ridge: solve the head from stored features after every time step; sgd: learn it by updates."""
     augment: Annotated[bool, Later()] = True
     """sgd: train on random crops; otherwise on images as they are, each computed once but charged at every draw."""
+    scale: Annotated[Literal["each", "half"], Later()] = "each"
+    """ridge: divide each feature by its own spread, or only half whiten features, which few labels need."""
 
     @property
     def trains_encoder(self) -> bool:

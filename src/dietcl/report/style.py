@@ -16,14 +16,14 @@ LINES = (*PATTERNS, (0, (5, 1.3, 1.1, 1.3, 1.1, 1.3)))
 # A row for each colour, a column for each line pattern: what is often compared comes first, and a variant has the
 # colour of its method. Gray dotted is chance.
 _METHODS = (
-    ("dietcl", "dietcl:release", "dietcl:labeled", "two_stage"),
+    ("dietcl", "dietcl:release", "dietcl:labeled", "dietcl:unbroken"),
     ("er", "er:uniform", "er:dietcl_flops", "derpp"),
     ("linear_probe", "cassle", "linear_probe:sgd", "l2p"),
     ("ranpac", "ccic", "ranpac:frozen", "ncm"),
     ("er_ace", "naive", "ewc", "mas"),
     ("fixmatch", "dualnet", "lwf", "acm"),
     ("gdumb", "joint", "", "one_stage"),
-    ("larder", "larder:small", "", ""),
+    ("larder", "larder:small", "", "two_stage"),
 )
 # The purposes and loss terms of the methods by colour; no two of one colour are in one chart.
 _NAMES = (

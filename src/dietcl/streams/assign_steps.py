@@ -28,6 +28,8 @@ class Assignment:
 
     step: Steps
     labeled: npt.NDArray[np.bool_]
+    unplaced: npt.NDArray[np.bool_]
+    """Whether chance chose the time step, as the manifest lacks what the stream is cut by."""
 
 
 def assign_steps(index: Index, recipe: Recipe, seed: int) -> Assignment:
@@ -40,7 +42,7 @@ def assign_steps(index: Index, recipe: Recipe, seed: int) -> Assignment:
         test = np.flatnonzero((index.split == TEST) & (step != NOWHERE))
         rank = rank_in_group(step[test], numpy_generator(seed, "test-per-time-step").permutation(len(test)))
         step[test[rank >= recipe.test_per_time_step]] = NOWHERE
-    return Assignment(step, labeled)
+    return Assignment(step, labeled, _lacks_cut(index, recipe))
 
 
 def _assign_by_class(index: Index, recipe: Recipe, seed: int) -> Steps:
@@ -89,6 +91,12 @@ def _assign_at_random(step: Steps, rows: npt.NDArray[np.bool_], recipe: Recipe, 
     chosen = numpy_generator(*key).permutation(np.flatnonzero(rows))
     step[chosen] = np.arange(len(chosen)) % recipe.time_steps
     return step
+
+
+def _lacks_cut(index: Index, recipe: Recipe) -> npt.NDArray[np.bool_]:
+    if recipe.recipe == "class":
+        return index.label < 0
+    return np.isnan(index.time) if recipe.recipe == "time" else np.zeros(len(index), np.bool_)
 
 
 def _choose_labels(index: Index, step: Steps, recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ class TimeStep:
     seen_classes: int  # revealed so far, this time step included
     new_classes: tuple[str, ...]
     spans: int = 1  # how many time steps' budgets it may spend: all of them if it is the union of a stream
+    by_class: bool = False  # whether the stream is cut by class, so that images arrive with others of their class
+    unplaced: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Unlabeled rows that chance put into this time step, as their class or time is in no manifest."""
 
     @property
     def classes(self) -> Labels:
@@ -87,6 +90,7 @@ class Stream:
             unlabeled=np.sort(np.concatenate([step.unlabeled for step in self.steps])),
             new_classes=tuple(name for step in self.steps for name in step.new_classes),
             spans=len(self.steps),
+            unplaced=np.sort(np.concatenate([step.unplaced for step in self.steps])),
         )
         return replace(self, steps=(union,))
 
@@ -121,7 +125,14 @@ def reveal(name: str, index: Index, recipe: Recipe, seed: int, assignment: Assig
         number_of_code[new] = len(classes) + np.arange(len(new))
         classes += new
         new_classes = tuple(index.classes[code] for code in new)
-        steps.append(TimeStep(t, labeled, number_of_code[codes], unlabeled, len(classes), new_classes))
+        unplaced = unlabeled[assignment.unplaced[index_row[unlabeled]]]
+        steps.append(
+            TimeStep(
+                *(t, labeled, number_of_code[codes], unlabeled, len(classes), new_classes),
+                by_class=recipe.recipe == "class",
+                unplaced=unplaced,
+            )
+        )
     tests = []
     for t, rows in enumerate(_rows_by_step(index, assignment, TEST, recipe.time_steps), start=1):
         numbers = np.sort(number_of_row[rows[index.label[rows] >= 0]]).astype(np.int64)
@@ -140,6 +151,10 @@ def remarks(stream: Stream, index: Index) -> list[str]:
     if hidden := sum(int((index.label[stream.index_row[step.unlabeled]] >= 0).sum()) for step in stream.steps):
         why = "the label rate hides the others, and recipe time those of images without a time"
         warnings.append(f"labels revealed: {revealed:,} of {revealed + hidden:,} ({why})")
+    if unplaced := sum(len(step.unplaced) for step in stream.steps):
+        why = "their class or time is not in the manifest, so no label is guessed for them"
+        advice = "recipe data puts all images in random order" if stream.steps[0].by_class else "fill in their times"
+        warnings.append(f"images put into time steps by chance: {unplaced:,} ({why}; {advice})")
     if empty := sum(not len(step.labeled) + len(step.unlabeled) for step in stream.steps):
         advice = "use fewer time steps"
         if stream.times:

@@ -15,7 +15,7 @@ from dietcl.streams.stream import Stream, TestStep, TimeStep, build_stream, iden
 
 LARGE = 1_000_000  # rows; a smaller stream is cut anew in a second or two
 MOST = 4  # streams kept of one manifest: each takes about as much room as 12 bytes a row
-_FORMAT = 2
+_FORMAT = 3
 
 
 def cached_stream(name: str, index: Index, recipe: Recipe, seed: int) -> Stream:
@@ -36,6 +36,7 @@ def _write(stream: Stream, folder: Path) -> None:
         "labeled": [step.labeled for step in stream.steps],
         "labels": [step.labels for step in stream.steps],
         "unlabeled": [step.unlabeled for step in stream.steps],
+        "unplaced": [step.unplaced for step in stream.steps],
         "test_rows": [test.rows for test in stream.tests],
         "test_labels": [test.labels for test in stream.tests],
     }
@@ -47,24 +48,29 @@ def _write(stream: Stream, folder: Path) -> None:
     facts: dict[str, Any] = {name: getattr(stream, name) for name in ("identity", "seed", "classes", "times")}
     facts["sizes"] = {name: [len(part) for part in parts] for name, parts in columns.items()}
     facts["steps"] = [
-        {name: getattr(step, name) for name in ("t", "seen_classes", "new_classes")} for step in stream.steps
+        {name: getattr(step, name) for name in ("t", "seen_classes", "new_classes", "by_class")}
+        for step in stream.steps
     ]
     (folder / "stream.json").write_text(json.dumps(facts))
 
 
-def _load(folder: Path, name: str, rows: int) -> Stream | None:
+def _load(folder: Path, name: str, count: int) -> Stream | None:
     """Map a kept stream, or return None if it is missing or incomplete."""
     try:
         facts = json.loads((folder / "stream.json").read_text())
         parts = {column: _split(folder / f"{column}.npy", sizes) for column, sizes in facts["sizes"].items()}
-        columns = zip(facts["steps"], parts["labeled"], parts["labels"], parts["unlabeled"], strict=True)
+        rows = zip(*(parts[name] for name in ("labeled", "labels", "unlabeled", "unplaced")), strict=True)
         steps = tuple(
-            TimeStep(step["t"], labeled, labels, unlabeled, step["seen_classes"], tuple(step["new_classes"]))
-            for step, labeled, labels, unlabeled in columns
+            TimeStep(
+                *(step["t"], labeled, labels, unlabeled, step["seen_classes"], tuple(step["new_classes"])),
+                by_class=step["by_class"],
+                unplaced=unplaced,
+            )
+            for step, (labeled, labels, unlabeled, unplaced) in zip(facts["steps"], rows, strict=True)
         )
         test_columns = zip(facts["steps"], parts["test_rows"], parts["test_labels"], strict=True)
         tests = tuple(TestStep(step["t"], test_rows, labels) for step, test_rows, labels in test_columns)
-        (index_row,) = _split(folder / "index_row.npy", [rows])
+        (index_row,) = _split(folder / "index_row.npy", [count])
         times = tuple(span and (span[0], span[1]) for span in facts["times"])
         return Stream(name, facts["identity"], facts["seed"], steps, tests, tuple(facts["classes"]), index_row, times)
     except (OSError, EOFError, ValueError, TypeError, LookupError):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from dietcl.methods.pieces.ridge import score_shares, solve, solve_flops
+from dietcl.methods.pieces.ridge import half_whitened, score_shares, solve, solve_flops
 from dietcl.streams.assign_steps import rank_in_group
 
 DIMENSIONS = 128  # principal directions that the images are compared in
@@ -46,7 +46,7 @@ class Guesser:
         known, used, guesses = labels >= 0, labels >= 0, labels
         shares = self._rows.new_zeros(0)
         for _ in range(1 + FITS):
-            found = solve(self._rows[used], guesses[used], classes, standardize=False)
+            found = solve(self._rows[used], guesses[used], classes, scale="none")
             shares = score_shares(self._rows @ found.weight + found.bias)
             confidence, best = shares.max(1)
             guesses = torch.where(known, labels, best)
@@ -97,8 +97,7 @@ def _principal(features: Tensor) -> tuple[Tensor, Tensor]:
 
 def _neighbor_graph(rows: Tensor, variances: Tensor) -> Tensor:
     """Return the symmetric, normalized weights between nearest neighbors as a sparse matrix."""
-    # Half whitened: else a few directions decide alone who is near.
-    points = normalize(rows / (variances + variances.mean() + 1e-12).sqrt(), dim=1)
+    points = normalize(rows / half_whitened(variances), dim=1)
     count, neighbors = len(points), min(NEIGHBORS, len(points) - 1)
     cosines, places = [], []
     for start in range(0, count, _CHUNK):

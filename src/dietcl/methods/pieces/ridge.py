@@ -1,6 +1,8 @@
 """Linear classifiers solved in closed form, with the penalty chosen on held-out labels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,6 +10,8 @@ from torch import Tensor
 PENALTIES = tuple(10.0**exponent for exponent in range(-4, 5))
 WIDE_PENALTIES = tuple(10.0**exponent for exponent in range(-8, 9))
 _LEAST_SHARE = 1e-3
+Scale = Literal["each", "half", "none"]
+"""What features are divided by: each by its own spread, half whitened, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +23,12 @@ class Solution:
     penalty: float
 
 
-def solve(features: Tensor, labels: Tensor, classes: int, standardize: bool = True) -> Solution:
-    """Fit one-hot targets on standardized features and a constant, with the penalty of least leave-one-out error."""
+def solve(features: Tensor, labels: Tensor, classes: int, scale: Scale) -> Solution:
+    """Fit one-hot targets on features and a constant, with the penalty of least leave-one-out error."""
     x = to_double(features)
     y = torch.nn.functional.one_hot(labels, classes).to(x)
-    mean, spread = x.mean(0), x.std(0, correction=0) + 1e-6 if standardize else torch.ones_like(x[0])
-    x = torch.cat([(x - mean) / spread, x.new_ones(len(x), 1)], dim=1)
+    mean, divisor = x.mean(0), _DIVISORS[scale](x)
+    x = torch.cat([(x - mean) / divisor, x.new_ones(len(x), 1)], dim=1)
     # Of x = u s vᵀ, the smaller of u and v; a decomposition of x itself would take several times as long.
     is_dual = len(x) < x.shape[1]
     squares, vectors = torch.linalg.eigh(x @ x.T if is_dual else x.T @ x)
@@ -40,8 +44,24 @@ def solve(features: Tensor, labels: Tensor, classes: int, standardize: bool = Tr
             least, penalty = error, candidate
     shrunk = vectors / (squares + penalty)
     best = x.T @ (shrunk @ (vectors.T @ y)) if is_dual else shrunk @ projected
-    weight = best[:-1] / spread[:, None]
+    weight = best[:-1] / divisor[:, None]
     return Solution(weight.to(features), (best[-1] - mean @ weight).to(features), penalty)
+
+
+def half_whitened(variances: Tensor) -> Tensor:
+    """Return what to divide features of such variances by.
+
+    Divided by its own spread alone, a feature that only one of few labeled images has would count as much as any other;
+    not divided at all, a few features would decide alone.
+    """
+    return (variances + variances.mean() + 1e-12).sqrt()
+
+
+_DIVISORS: dict[Scale, Callable[[Tensor], Tensor]] = {
+    "each": lambda x: x.std(0, correction=0) + 1e-6,
+    "half": lambda x: half_whitened(x.var(0, correction=0)),
+    "none": lambda x: torch.ones_like(x[0]),
+}
 
 
 def solve_flops(images: int, features: int, classes: int) -> float:

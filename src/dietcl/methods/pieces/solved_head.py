@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dietcl.methods.pieces.ridge import PENALTIES, Sums, pad_scores, to_double
+from dietcl.methods.pieces.ridge import PENALTIES, Sums, half_whitened, pad_scores, solve, to_double
 from dietcl.methods.pieces.store import Store
 
 WEIGHTS = (0.0, 1 / 16, 1 / 4, 1.0)  # of a guess that is surely right, where a label has 1
@@ -27,6 +27,11 @@ class SolvedHead:
         rows, root = _with_constant(to_double(features)), to_double(trust).sqrt()[:, None]
         self.guessed = self.guessed.add(root * rows, root * one_hot(labels, classes))
 
+    def add_flops(self, guesses: int, classes: int) -> float:
+        """Return what `add_guesses` computes of so many."""
+        features = len(self.weight)
+        return 2 * guesses * features * (features + classes)
+
     def solve(self, classes: int) -> None:
         """Solve the head with the weight of guesses and the penalty that tell labels best which were left out."""
         if not len(self.labeled):
@@ -34,15 +39,16 @@ class SolvedHead:
         x = _with_constant(to_double(self.labeled.values))
         y = one_hot(self.labeled.labels, classes).to(x)
         guessed = self.guessed.add(x[:0], y[:0])  # of as many classes
+        own_gram, own_cross = x.T @ x, x.T @ y
         least = torch.inf
-        for share in WEIGHTS if guessed.cross.any() else WEIGHTS[:1]:
-            gram, cross = x.T @ x + share * guessed.gram, x.T @ y + share * guessed.cross
+        for share in WEIGHTS if self.has_guesses else WEIGHTS[:1]:
+            gram, cross = own_gram + share * guessed.gram, own_cross + share * guessed.cross
             count, mean, level = gram[-1, -1], gram[-1, :-1] / gram[-1, -1], cross[-1] / gram[-1, -1]
-            spread = (gram.diagonal()[:-1] / count - mean**2).clamp(min=0).sqrt() + 1e-6
-            inner = (gram[:-1, :-1] - count * torch.outer(mean, mean)) / torch.outer(spread, spread)
-            right = (cross[:-1] - count * torch.outer(mean, level)) / spread[:, None]
+            scale = half_whitened((gram.diagonal()[:-1] / count - mean**2).clamp(min=0))
+            inner = (gram[:-1, :-1] - count * torch.outer(mean, mean)) / torch.outer(scale, scale)
+            right = (cross[:-1] - count * torch.outer(mean, level)) / scale[:, None]
             squares, vectors = torch.linalg.eigh(inner)
-            squares, rows = squares.clamp(min=0), ((x[:, :-1] - mean) / spread) @ vectors
+            squares, rows = squares.clamp(min=0), ((x[:, :-1] - mean) / scale) @ vectors
             rotated = vectors.T @ right
             for penalty in PENALTIES:
                 shrunk = rows / (squares + penalty)
@@ -50,15 +56,29 @@ class SolvedHead:
                 error = float((((y - level - shrunk @ rotated) / (1 - leverage)) ** 2).mean())
                 if error < least:
                     least, self.guess_weight = error, share
-                    best = (vectors / (squares + penalty)) @ rotated / spread[:, None]
-                    solution = best, level - mean @ best
-        self.weight, self.bias = (part.to(self.labeled.values) for part in solution)
+                    best = vectors, squares + penalty, rotated, scale, mean, level
+        vectors, divisor, rotated, scale, mean, level = best
+        weight = (vectors / divisor) @ rotated / scale[:, None]
+        self.weight, self.bias = (part.to(self.labeled.values) for part in (weight, level - mean @ weight))
 
-    def flops(self, more_labels: int, classes: int) -> float:
-        """Return about what `solve` computes, once so many labels more are known."""
-        labels, features = len(self.labeled) + more_labels, len(self.weight)
-        decompositions = 9 * features**3 + 2 * labels * features * (features + classes)
-        return len(WEIGHTS) * (decompositions + 2 * len(PENALTIES) * labels * features * classes)
+    def solve_labels(self, classes: int) -> None:
+        """Solve the head from labels alone, which is far cheaper while there are fewer labels than features."""
+        if len(self.labeled):
+            found = solve(self.labeled.values, self.labeled.labels, classes, "half")
+            self.weight, self.bias, self.guess_weight = found.weight, found.bias, 0.0
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether any guess was added."""
+        return bool(self.guessed.cross.any())
+
+    def flops(self, labels: int, classes: int) -> float:
+        """Return about what `solve` computes of so many labels, with guesses."""
+        features = len(self.weight)
+        sums = 2 * labels * features * (features + classes)
+        decompositions = 9 * features**3 + 2 * features**2 * (labels + classes)
+        penalties = 2 * len(PENALTIES) * labels * features * (classes + 1)
+        return sums + len(WEIGHTS) * (decompositions + penalties) + 2 * features**2 * classes
 
     def scores(self, features: Tensor, classes: int) -> Tensor:
         """Return the scores of all classes so far, about 1 for the right one and 0 for others."""

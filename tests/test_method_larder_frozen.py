@@ -1,0 +1,104 @@
+"""Larder on a frozen encoder: guesses and solves only."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dietcl.engine.loop import learn
+from dietcl.streams.normalize import normalize
+from helpers.larder_runs import FROZEN, configured, learner_of
+from helpers.recording import equal, paid, run_through, updates_of, weights
+from helpers.tiny import tiny_learner
+
+
+def accuracy(learner):
+    return learner.counts.correct[-1].sum() / learner.counts.count[-1].sum()
+
+
+def test_a_frozen_run_makes_no_updates_and_changes_no_weight_of_the_encoder(blobs):
+    learner = learner_of(blobs, FROZEN)
+    before = weights(learner)
+    assert updates_of(learner) == []
+    after = weights(learner)
+    assert all(torch.equal(after[name], before[name]) for name in before if not name.startswith("head"))
+
+
+def test_a_frozen_run_keeps_the_features_of_all_labels(blobs):
+    learner = run_through(learner_of(blobs, FROZEN))
+    store = learner.method.solved.labeled
+    labels = {row: label for s in learner.stream.steps for row, label in zip(s.labeled, s.labels, strict=True)}
+    assert dict(zip(store.rows.tolist(), store.labels.tolist(), strict=True)) == labels
+    with learner.ledger.free(), torch.no_grad():
+        features = learner.net.features(normalize(learner.loader.read(store.rows.numpy())), "test")
+    torch.testing.assert_close(store.values, features, rtol=1e-2, atol=1e-2)  # kept in half precision
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_with_few_labels_a_frozen_run_tells_more_than_labels_alone(blobs, seed):
+    larder, alone, probe = (
+        run_through(learner_of(blobs, FROZEN, rate=0.1, seed=seed, **options))
+        for options in ({}, {"guessed": 0.0}, {"method": "linear_probe"})
+    )
+    assert larder.method.solved.guess_weight > 0
+    assert accuracy(larder) > max(accuracy(alone), accuracy(probe)) + 0.05
+
+
+def test_without_guesses_a_frozen_run_is_solved_from_the_labels_alone(blobs):
+    learner = run_through(learner_of(blobs, FROZEN, guessed=0.0))
+    solved = learner.method.solved
+    assert not solved.guessed.gram.any()
+    before = solved.weight
+    solved.solve(6)
+    assert torch.equal(solved.weight, before)
+    assert {key for receipt in learner.ledger.closed for key in paid(receipt) if key[1] != "read"} == {
+        ("labels", "forward"),
+        ("solve", "solve"),
+    }
+
+
+def test_a_solve_that_does_not_fit_leaves_the_former_solution_and_is_made_up_for(blobs):
+    learner, whole = (learner_of(blobs, FROZEN) for _ in range(2))
+    run_through(whole)
+    pay = learner.net.pay
+    learner.net.pay = lambda purpose, flops: (purpose, learner.ledger._t) != ("solve", 2) and pay(purpose, flops)
+    images = normalize(learner.loader.read(learner.stream.tests[1].rows))
+    for t in learn(learner):
+        with learner.ledger.free(), torch.no_grad():
+            scores = learner.method.predict(learner.net, images)
+        assert scores.shape == (len(images), 2 * t)
+        if t == 2:
+            assert set(scores.argmax(1).tolist()) <= {0, 1}
+    assert equal(learner.method.state(), whole.method.state())
+
+
+def odd_stream(blobs, labels, unlabeled):
+    """Return the stream with a first time step of so many labels and other images."""
+    stream = learner_of(blobs, FROZEN).stream
+    first = stream.steps[0]
+    seen = len(set(first.labels[:labels]))
+    assert seen == labels <= 1
+    first = replace(
+        first,
+        labeled=first.labeled[:labels],
+        labels=first.labels[:labels] * 0,
+        unlabeled=first.unlabeled[:unlabeled],
+        seen_classes=seen,
+        new_classes=first.new_classes[:seen],
+    )
+    return replace(stream, steps=(first, *stream.steps[1:]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "unlabeled"),
+    [
+        (1, 5),
+        pytest.param(1, 0),
+        pytest.param(0, 5),
+        pytest.param(0, 0),
+    ],
+)
+def test_a_frozen_run_may_begin_with_hardly_any_label(blobs, labels, unlabeled):
+    learner = tiny_learner(configured(blobs, FROZEN), odd_stream(blobs, labels, unlabeled))
+    run_through(learner)
+    assert learner.method.solved.weight.shape == (96, 6)
