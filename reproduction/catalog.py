@@ -13,7 +13,7 @@ ALL_SUITES: dict[str, Suite] = {**SUITES, **LARDER_SUITES}
 def suites_named(name: str, methods: str = "all", stream: str = "") -> dict[str, Suite]:
     """Return a suite by its name, or all that are for a stream, with the arms of some methods (names with commas)."""
     if name not in (*ALL_SUITES, "all"):
-        raise UserError(f"{name}: no such suite; choose from {', '.join(ALL_SUITES)}, all or claims")
+        raise UserError(f"{name}: no such suite; choose from {', '.join(ALL_SUITES)}, all, claims or summary")
     suites = ALL_SUITES if name == "all" else {name: ALL_SUITES[name]}
     suites = {name: suite for name, suite in suites.items() if _is_for(suite, stream)}
     if not suites:

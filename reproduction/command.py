@@ -1,4 +1,4 @@
-"""The command: regenerate the paper's tables and figures on a stream, and judge its claims."""
+"""The command: regenerate the paper's tables and figures on a stream, judge its claims, and sum up what was found."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ Examples:
   python -m reproduction ablation --stream cifar100@base --data packs/     (with the paper's encoder)
   python -m reproduction table1 --stream cloc --data cloc/manifest.parquet
   python -m reproduction methods --stream cifar100 --data packs/     (Larder, with seeds of its own)
-  python -m reproduction claims --write RESULTS.md     (from the counts in --out; runs nothing)
+  python -m reproduction claims --write docs/paper-claims.md     (from the counts in --out; runs nothing)
+  python -m reproduction summary --write RESULTS.md     (Larder on every stream, from the counts in --out; runs nothing)
 
 Suites: {suites}.
 Streams: {streams}; @ and a preset after one is another size.
@@ -44,7 +45,7 @@ class Options:
     """What to reproduce, on which stream, and where it goes."""
 
     name: Annotated[str, tyro.conf.Positional] = ""
-    """A suite, all, or claims."""
+    """A suite, all, claims or summary."""
     stream: str = "glyphs"
     """The stream to learn, at its own size or at that of a preset: STREAM@PRESET."""
     data: Path | None = None
@@ -64,7 +65,7 @@ class Options:
     scratch: Path = Path("runs/reproduction")
     """Where unfinished runs lie."""
     write: Path | None = None
-    """With claims: put the tables between the marks in this Markdown file."""
+    """With claims and summary: put the tables between the marks in this Markdown file."""
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
@@ -94,11 +95,12 @@ def _reproduce(arguments: list[str]) -> int:
     description = DESCRIPTION.format(suites=", ".join(ALL_SUITES), streams=", ".join(DATASETS))
     options = tyro.cli(Options, args=arguments, prog="python -m reproduction", description=description)
     if not options.name:
-        raise UserError(f"name a suite ({', '.join(ALL_SUITES)}), all or claims")
-    if options.name == "claims":
-        return _claims(options)
+        raise UserError(f"name a suite ({', '.join(ALL_SUITES)}), all, claims or summary")
+    if options.name in _FROM_COUNTS:
+        _refuse_what_runs(options)
+        return _FROM_COUNTS[options.name](options)
     if options.write is not None:
-        raise UserError(f"--write {options.write}: goes with claims; leave it out")
+        raise UserError(f"--write {options.write}: goes with claims and summary; leave it out")
     dataset_named(options.stream)
     suites = suites_named(options.name, options.methods, options.stream)
 
@@ -149,22 +151,24 @@ def _pool(options: Options, notify: Callable[[str], None]) -> WorkPool:
     )
 
 
-def _claims(options: Options) -> int:
+def _refuse_what_runs(options: Options) -> None:
     for name in ("stream", "data", "methods", "seeds", "jobs", "on", "cluster", "scratch"):
         if getattr(options, name) != getattr(Options(), name):
             raise UserError(
-                f"--{name} {getattr(options, name)}: claims rest on the counts in --out alone; leave it out"
+                f"--{name} {getattr(options, name)}: {options.name} reads the counts in --out alone; leave it out"
             )
 
+
+def _claims(options: Options) -> int:
     from reproduction.show.claim_tables import verdict_sheet, with_claims
-    from reproduction.show.results import left_out, studies, write_results
+    from reproduction.show.results import left_out, studies, write_claims
 
     found = studies(options.out)
     if not found:
-        raise UserError(f"--out {options.out}: holds no counts; give the folder that a suite wrote, or run one first")
+        raise UserError(_no_counts(options.out))
     if options.write is not None:
         with disk_errors(options.write.parent):
-            write_results(options.write, options.out)
+            write_claims(options.write, options.out)
     _console().print(verdict_sheet(with_claims(found)).table(), "")
     for sentence in (sentence for study in found for sentence in left_out(study)):
         print(sentence, file=sys.stderr)
@@ -173,6 +177,32 @@ def _claims(options: Options) -> int:
     else:
         print(f"written: {options.write}")
     return 0
+
+
+def _summary(options: Options) -> int:
+    from reproduction.show.summary import missing_words, summary_sheets, write_summary
+    from reproduction.show.summary_data import sections
+
+    found = sections(options.out)
+    if not any(section.found for section in found):
+        raise UserError(_no_counts(options.out, " of Larder beside others"))
+    if options.write is not None:
+        with disk_errors(options.write.parent):
+            write_summary(options.write, options.out, found)
+    for sheet in summary_sheets(found):
+        _console().print(sheet.table(), "")
+    for sentence in filter(None, map(missing_words, found)):
+        print(sentence)
+    if options.write is not None:
+        print(f"written: {options.write}")
+    return 0
+
+
+def _no_counts(out: Path, what: str = "") -> str:
+    return f"--out {out}: holds no counts{what}; give the folder that a suite wrote, or run one first"
+
+
+_FROM_COUNTS: dict[str, Callable[[Options], int]] = {"claims": _claims, "summary": _summary}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 from dietcl import PRESETS, Evaluation, RunConfig, UserError, build_config, weights_identity
+from reproduction.controls import known_controls
 from reproduction.datasets import SHIPPED, Dataset, dataset_named
 from reproduction.run_cache import Cell
 from reproduction.suites import (
@@ -16,7 +17,7 @@ from reproduction.suites import (
 )
 from reproduction.trials import Search, Trial
 
-WITH_JOINT_PHASE = ("dietcl", "er")
+WITH_JOINT_PHASE = ("dietcl", "dietcl_averaged", "er")
 """The methods whose threshold is a number of updates, which the study scales with the budget."""
 HELD_OUT = "/held-out"
 """After a dataset's name: its stream with training images in the place of the test images."""
@@ -26,16 +27,19 @@ def config_of(name: str, method: str, trial: Trial | None, updates: int, seed: i
     """Return a configuration with the dataset's name in the place of its manifest, the same on every machine."""
     dataset, base = dataset_named(name), method.partition(":")[0]
     mirrors = dataset.reader is None or dataset.reader.mirror
-    config = build_config(
-        "glyphs",
-        method,
-        dataset.preset,
-        budget=updates,
-        seed=seed,
-        test_images=dataset.test_images,
-        flip=mirrors and PRESETS[dataset.preset].augmentation.flip,
-        **({} if trial is None else trial.options(base)),
-    )
+    with known_controls():
+        config = build_config(
+            "glyphs",
+            method,
+            dataset.preset,
+            budget=updates,
+            seed=seed,
+            train=dataset.train,
+            test_images=dataset.test_images,
+            flip=mirrors and PRESETS[dataset.preset].augmentation.flip,
+            **({} if trial is None else trial.options(base)),
+            **({"scale": "each"} if base == "linear_probe" else {}),  # on every encoder alike; an arm may say otherwise
+        )
     if trial is not None:
         config = replace(config, training=trial.training(config.training))
     if dataset.weights != SHIPPED:

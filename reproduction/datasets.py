@@ -20,6 +20,8 @@ class Dataset:
     title: str
     recipe: Recipe
     preset: str = "nano"
+    train: str = "full"
+    """What of the encoder learns: all, or the head alone (`head`)."""
     test_images: int | None = 2000
     """Size of the fixed sample of test images; None: all."""
     reader: Any = None
@@ -31,7 +33,7 @@ class Dataset:
     is_binary: bool = False
     """Whether there are two classes only."""
     updates: int | None = None
-    """The paper's budget per time step; None: 1.25 times S*."""
+    """A given budget per time step, at the preset's own rates; None: 1.25 times S*, at rates that are searched."""
     peak: int | None = None
     """S*; None: the budget at which Replay peaks here, after a search."""
     like: str = ""
@@ -100,6 +102,15 @@ DATASETS: dict[str, Dataset] = {
         updates=600,
     ),
 }
+
+
+def _frozen(name: str) -> Dataset:
+    """Return a dataset under an encoder of photos that does not learn, with more budget than any head needs."""
+    own = DATASETS[name]
+    return replace(own, title=f"{own.title} (frozen lite)", preset="lite", train="head", updates=200)
+
+
+DATASETS |= {f"{name}-lite": _frozen(name) for name in ("cifar100", "fruits360", "yearbook")}
 
 
 def dataset_named(name: str) -> Dataset:

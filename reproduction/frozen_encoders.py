@@ -50,7 +50,7 @@ def _run(name: str, encoder: str, seed: int, data: Path | None, threads: int | N
     """Solve a head on all revealed labels, and count the test images, all of them, that it classifies rightly."""
     manifest = manifest_of(name, data)
     cut: dict[str, Any] = {"recipe": "data", "time_steps": 1, "label_rate": LABEL_RATES[name], "seed": seed}
-    config = build_config(manifest, "linear_probe", encoder, **cut)
+    config = build_config(manifest, "linear_probe", encoder, scale="each", **cut)
     with tempfile.TemporaryDirectory() as folder:
         run = train_config(config, Path(folder) / "run", device="cpu", threads=threads)
         correct, count = (int(run.counts[part].sum()) for part in ("correct", "count"))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from reproduction.suites import (
+    ACM,
     DIETCL,
     ER,
     ER_ACE,
@@ -11,6 +12,7 @@ from reproduction.suites import (
     ER_UNIFORM,
     FIXMATCH,
     FROZEN,
+    NCM,
     RANPAC,
     Arm,
     Point,
@@ -22,9 +24,23 @@ from reproduction.trials import SEARCH_AT_BUDGET
 
 POWER = Protocol(search=SEARCH_AT_BUDGET, first_seed=20, tests_all_at_end=True)
 MANY_CLASSES, WIDE = "glyphs1000", "cifar100-wide"
+FROZEN_STREAMS = ("cifar100-lite", "fruits360-lite", "yearbook-lite")
 
 LARDER = Arm(title="Larder", method="larder", group="semi-supervised")
 LARDER_SMALL = Arm(title="Larder small", method="larder:small", tuned_as="larder", group="semi-supervised")
+_control = partial(Arm, tuned_as="larder", group="semi-supervised")
+LARDER_CONTROLS = (
+    _control(title="Larder without guesses", method="larder", options={"guessed": 0.0}),
+    _control(title="Larder, guesses as labels", method="larder_hard"),
+    _control(title="Larder, guesses not corrected", method="larder_uncorrected"),
+    _control(title="Larder, label spreading alone", method="larder_spread"),
+    _control(title="Larder, ridge alone", method="larder_ridge"),
+    _control(title="Larder, guesses trusted alike", method="larder_alike"),
+    _control(title="Larder, guesses forgotten", method="larder_forgetful"),
+    _control(title="Larder, answers under the last weights", method="larder_last_weights"),
+    _control(title="Larder, guesses of FixMatch", method="larder_fixmatch"),
+    _control(title="Larder, true labels", method="larder_oracle"),
+)
 ER_UNIFORM_AS_DIETCL = Arm(title="ER uniform at DietCL's rates", method="er:uniform", tuned_as="dietcl")
 ER_UNIFORM_AS_LARDER = Arm(title="ER uniform at Larder's rates", method="er:uniform", tuned_as="larder")
 ER_AS_LARDER = Arm(title="ER balanced at Larder's rates", method="er", tuned_as="larder")
@@ -35,12 +51,15 @@ ONE_PHASE_REPLAY = replace(
     title="DietCL in one phase without reconstruction",
     options={**_ONE_PHASE, "unlabeled": 0.0, "labeled": 0.5, "memory": 0.5},
 )
+UNBROKEN = replace(DIETCL, title="DietCL, unbroken", method="dietcl:unbroken", tuned_as="dietcl")
+DIETCL_AVERAGED = replace(DIETCL, title="DietCL, averaged", method="dietcl_averaged", tuned_as="dietcl")
+DIETCL_CONTROLS = (ONE_PHASE, ONE_PHASE_REPLAY, UNBROKEN, DIETCL_AVERAGED)
 
-METHODS = (
-    *(LARDER, ER_UNIFORM, DIETCL, ER, FIXMATCH, ER_ACE, FROZEN, RANPAC, LARDER_SMALL),
-    *(ER_UNIFORM_AS_DIETCL, ER_AT_RATES, ER_UNIFORM_AS_LARDER, ER_AS_LARDER),
-)
-LARDER_PARTS = (LARDER, LARDER_SMALL, DIETCL, ONE_PHASE, ONE_PHASE_REPLAY)
+METHODS = (LARDER, ER_UNIFORM, DIETCL, ER, FIXMATCH, ER_ACE, FROZEN, RANPAC, LARDER_SMALL)
+AT_RATES = (LARDER, DIETCL, ER_UNIFORM, ER, ER_UNIFORM_AS_DIETCL, ER_AT_RATES, ER_UNIFORM_AS_LARDER, ER_AS_LARDER)
+LARDER_PARTS = (LARDER, LARDER_SMALL, *LARDER_CONTROLS, DIETCL, *DIETCL_CONTROLS)
+RANPAC_FROZEN = replace(RANPAC, title="RanPAC, frozen", method="ranpac:frozen")
+FROZEN_ARMS = (LARDER, FROZEN, NCM, ACM, RANPAC_FROZEN, LARDER_SMALL)
 _THREE = (LARDER, DIETCL, ER_UNIFORM)
 
 
@@ -58,9 +77,15 @@ _suite = partial(
 LARDER_SUITES: dict[str, Suite] = {
     "methods": _suite(
         title="Methods at equal FLOPs, among them Larder",
-        question="Whether Larder is above every other method, at their own rates and at the same ones.",
+        question="Whether Larder is above every other method.",
         arms=METHODS,
         seeds=8,
+    ),
+    "methods-at-rates": _suite(
+        title="Replay at the rates of others",
+        question="What of a lead over Replay is owed to the rates that the search chose.",
+        arms=AT_RATES,
+        seeds=4,
     ),
     "larder-parts": _suite(
         title="The parts of Larder",
@@ -105,5 +130,12 @@ LARDER_SUITES: dict[str, Suite] = {
         arms=(*_THREE, ER),
         seeds=5,
         streams=(WIDE,),
+    ),
+    "larder-frozen": _suite(
+        title="Methods that leave the encoder as it is",
+        question="Whether guessed labels are worth as much where features are good and do not change.",
+        arms=FROZEN_ARMS,
+        seeds=5,
+        streams=FROZEN_STREAMS,
     ),
 }

@@ -65,6 +65,13 @@ def seeds_needed(contrast: Contrast, confidence: float = CONFIDENCE) -> int | No
     return numbers[place] if place < len(numbers) else None
 
 
+def bare_words(contrasts: Sequence[Contrast]) -> list[str]:
+    """Say of every difference whether it is above 0 or below, as far as that can be told."""
+    verdicts, _ = judged(contrasts)
+    told = zip(contrasts, verdicts, strict=True)
+    return [_LEADS.get(verdict) or (verdict if len(each.values) > 1 else TOO_FEW) for each, verdict in told]
+
+
 def lead_words(contrasts: Sequence[Contrast]) -> list[str]:
     """Say of every difference whether it is above 0 or below, or how many seeds would tell."""
     verdicts, confidence = judged(contrasts)

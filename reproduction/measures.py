@@ -40,8 +40,8 @@ def first(result: Result) -> float:
 
 
 def solved(result: Result) -> float:
-    """Return the accuracy of the final encoder under a head solved from all labels, pooled."""
-    return float(result.facts["ridge"])
+    """Return the accuracy of the final encoder under a head solved from all labels, pooled; nan if it did not learn."""
+    return float(result.facts.get("ridge", np.nan))
 
 
 def pooled(result: Result) -> float:

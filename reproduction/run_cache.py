@@ -17,6 +17,8 @@ from dietcl.clusters import WorkPool
 from dietcl.errors import reason
 from dietcl.files import write_bytes
 from dietcl.metrics import Summary, summarize
+from reproduction.controls import known_controls
+from reproduction.oracle import telling_oracle
 
 _MATRICES = {"correct": 0, "count": 0, "loss_sum": 1}  # and the decimals that are kept
 
@@ -159,9 +161,13 @@ def _run(scratch: Path, cell: Cell, report: Callable[[float], None]) -> dict[str
     """Carry out a run in a folder of its own, which is removed once its counts are known."""
     folder = folder_of(cell, scratch)
     try:
-        run = train_config(
-            cell.config, folder, progress=lambda t, share: report(max(0, t - 1) + share), device=_device(cell.config)
-        )
+        with known_controls(), telling_oracle(cell.config):
+            run = train_config(
+                cell.config,
+                folder,
+                progress=lambda t, share: report(max(0, t - 1) + share),
+                device=_device(cell.config),
+            )
         measured = _measured(cell.config, run)
     except NotFinite as stop:
         measured = {**{name: [[0]] for name in _MATRICES}, "facts": {}, "failure": str(stop)}
@@ -183,20 +189,24 @@ def _measured(config: RunConfig, run: Run) -> dict[str, Any]:
     for item in (item for step in run.receipts.steps for item in step.items):
         if item.flops:  # evaluation is free
             flops[item.purpose] = flops.get(item.purpose, 0) + item.flops
-    weights = str(run.path / "model.safetensors")
-    facts = {
+    facts: dict[str, Any] = {
         "stream": stream.identity,
         "labels_per_step": stream.labels / len(stream.steps),
         "labels": stream.labels,
         # By the rate, not by the images, as committed counts have it to the last digit.
         "arriving_per_step": stream.labels / len(stream.steps) / max(stream.realized_rate, 1e-9),
-        "ridge": solved_head_accuracy(replace(config, weights=weights), device=_device(config)),
         "flops": flops,
         "updates": sum(event["updates"] for event in run.of("step_end")),
         "state_bytes": run.of("step_end")[-1]["state_bytes"],
     }
-    if guesses := [[event["guesses"], event["guesses_right"]] for event in run.of("step_end") if "guesses" in event]:
-        facts["guesses"] = guesses
+    if config.model.train != "head":  # else the encoder is what it was, at the cost of all its features
+        learned = replace(config, weights=str(run.path / "model.safetensors"))
+        facts["ridge"] = solved_head_accuracy(learned, device=_device(config))
+    if guessed := [event for event in run.of("step_end") if "guesses" in event]:
+        facts["guesses"] = [[event["guesses"], event.get("guesses_right", 0)] for event in guessed]
+        known = [event.get("guesses_known", event["guesses"]) for event in guessed]  # runs of before do not say
+        if known != [event["guesses"] for event in guessed]:
+            facts["guesses_known"] = known
     if curve := run.of("curve"):
         facts["curve"] = [{name: event[name] for name in ("t", "update", "loss", "accuracy")} for event in curve]
     return {**{name: _rows(run.counts[name], decimals) for name, decimals in _MATRICES.items()}, "facts": facts}

@@ -26,6 +26,7 @@ COEFFICIENTS: dict[str, tuple[str, float]] = {
     "ccic": ("strength", 0.5),
     "fixmatch": ("strength", 1.0),
 }
+COEFFICIENTS["dietcl_averaged"] = COEFFICIENTS["dietcl"]
 # These learn nothing by gradient, so that there is nothing to search.
 SOLVED = ("linear_probe", "ncm", "acm", "ranpac:frozen")
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,7 @@ from reproduction.show.plot_style import is_strong, style_of
 from reproduction.show.publish import all_sheets, markdown, publish, scale_of
 from reproduction.show.results import stream_text
 from reproduction.show.results import studies as found_studies
-from reproduction.show.tables import sheets_of
+from reproduction.show.tables import guesses_right, images_kept, sheets_of
 from reproduction.study import Missing, Study
 from reproduction.trials import SEARCH_AT_BUDGET, SHORT_SEARCH
 
@@ -69,10 +70,10 @@ def small(name, *arms, seeds=3):
 
 def test_the_suites_are_as_planned():
     assert list(ls.LARDER_SUITES) == [
-        *("methods", "larder-parts", "larder-regimes", "larder-label-rate", "larder-stream-length"),
-        *("larder-many-classes", "larder-wide"),
+        *("methods", "methods-at-rates", "larder-parts", "larder-regimes", "larder-label-rate", "larder-stream-length"),
+        *("larder-many-classes", "larder-wide", "larder-frozen"),
     ]
-    assert [suite.seeds for suite in ls.LARDER_SUITES.values()] == [8, 4, 4, 3, 3, 5, 5]
+    assert [suite.seeds for suite in ls.LARDER_SUITES.values()] == [8, 4, 4, 4, 3, 3, 5, 5, 5]
     assert list(ALL_SUITES) == [*s.SUITES, *ls.LARDER_SUITES]
     for suite in ls.LARDER_SUITES.values():
         assert suite.arms[0] == ls.LARDER
@@ -111,7 +112,9 @@ def test_arms_take_the_rates_that_they_are_named_after(tmp_path):
         return rate if cell.config.method == "larder" else 0.5 - rate
 
     study = RuledStudy("glyphs", tmp_path, rule)
-    rates = {arm.title: study.cell(arm, USUAL, 20).config.training.lr for arm in ls.METHODS if arm.method != "ranpac"}
+    rates = {
+        arm.title: study.cell(arm, USUAL, 20).config.training.lr for arm in (*ls.AT_RATES, ls.LARDER_SMALL, s.FROZEN)
+    }
     at_larders = {"Larder", "Larder small", "ER uniform at Larder's rates", "ER balanced at Larder's rates"}
     solved = {"Frozen, solved head"}
     assert {title for title, rate in rates.items() if rate == highest.lr} == at_larders
@@ -144,7 +147,7 @@ def test_a_dataset_like_another_has_its_budget_and_rates_and_searches_nothing(st
     assert cell.config.training.lr == study.chosen("larder", SEARCH_AT_BUDGET).lr
     assert (cell.config.budget, cell.config.recipe.time_steps, cell.config.recipe.label_rate) == ("10", 10, 0.02)
     assert [len(entry.results) for entry in measured] == [5, 5]
-    assert stream_text(Study("glyphs1000", tmp_path), tmp_path) == "S = 50 updates of 64 images, as on glyphs.\n"
+    assert stream_text(Study("glyphs1000", tmp_path), tmp_path, "") == "S = 50 updates of 64 images, as on glyphs.\n"
     assert dataset_named("glyphs1000@micro").like == "glyphs@micro"
 
 
@@ -165,7 +168,7 @@ def test_a_given_peak_is_not_searched_though_rates_are(tmp_path):
     assert {cell.key.partition("/")[0] for cell in wide.asked if cell.config.stream != wide.name} == {"at-budget"}
     config = wide.cell(s.DIETCL, USUAL, 20).config
     assert (config.budget, config.method_config.threshold, config.recipe.time_steps) == ("400", "320", 5)
-    text = stream_text(Study("cifar100-wide", tmp_path), tmp_path)
+    text = stream_text(Study("cifar100-wide", tmp_path), tmp_path, "")
     assert text == "S* = 320 updates of 16 images, chosen by cost; S = 400.\n"
     at_another_size = dataset_named("cifar100-wide@nano")
     assert (at_another_size.peak, at_another_size.weights) == (None, "shipped")
@@ -186,8 +189,9 @@ def test_a_suite_for_one_stream_is_refused_on_others_and_left_out_of_all():
     with pytest.raises(UserError, match=r"larder-wide: is for other streams; choose --stream cifar100-wide"):
         suites_named("larder-wide", stream="glyphs")
     assert list(suites_named("larder-wide", stream="cifar100-wide@nano")) == ["larder-wide"]
-    assert {*ALL_SUITES} - {*suites_named("all", stream="glyphs")} == {"larder-wide", "larder-many-classes"}
-    assert {*ALL_SUITES} - {*suites_named("all", stream="glyphs1000")} == {"larder-wide"}
+    for_one = {"larder-wide", "larder-many-classes", "larder-frozen"}
+    assert {*ALL_SUITES} - {*suites_named("all", stream="glyphs")} == for_one
+    assert {*ALL_SUITES} - {*suites_named("all", stream="glyphs1000")} == for_one - {"larder-many-classes"}
 
 
 def test_streams_without_a_claim_are_no_column_of_the_claims(study, tmp_path):
@@ -234,6 +238,15 @@ def test_what_arms_keep_is_shown_where_some_keep_images(study):
     assert levels.rows[1][-3:] == ("", "", "2,500")
     levels, *_ = sheets(study, small("larder-parts", s.DIETCL), "larder-parts")
     assert levels.header[-1] == "seeds"
+
+
+@pytest.mark.parametrize(("known", "right"), [(None, "75.0"), (640, "93.8"), (0, "–")])
+def test_the_share_of_right_guesses_is_of_those_whose_truth_is_known(known, right):
+    facts = {"guesses": [[100, 90], [800, 600 if known != 0 else 0]]}
+    facts |= {} if known is None else {"guesses_known": [100, known]}
+    entry = SimpleNamespace(results=[SimpleNamespace(facts=facts)])
+    assert images_kept(entry) == "800"
+    assert guesses_right(entry) == right
 
 
 def test_the_best_other_arm_is_found_at_every_point(tmp_path):
@@ -307,7 +320,8 @@ def one_by_one(work, items, progress):
         yield attempt(work, item, number, lambda done, number=number: progress(number, done))
 
 
-def test_what_a_run_notes_of_its_guesses_is_kept(blobs, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("known", "kept"), [({}, None), ({"guesses_known": 4}, None), ({"guesses_known": 3}, [3, 3])])
+def test_what_a_run_notes_of_its_guesses_is_kept(blobs, tmp_path, monkeypatch, known, kept):
     cells = [Cell("tiny", replace(tiny_config(blobs, "er", budget="1"), first_time_steps=2), "0")]
     plain, store = RunCache(tmp_path / "plain.jsonl"), RunCache(tmp_path / "cells.jsonl")
     run_cells(cells, plain, tmp_path / "scratch", one_by_one, lambda *told: None)
@@ -317,12 +331,14 @@ def test_what_a_run_notes_of_its_guesses_is_kept(blobs, tmp_path, monkeypatch):
     events = Run.of
 
     def with_guesses(run, kind):
-        noted = {"guesses": 4, "guesses_right": 3} if kind == "step_end" else {}
+        noted = {"guesses": 4, "guesses_right": 3, **known} if kind == "step_end" else {}
         return [{**event, **noted} for event in events(run, kind)]
 
     monkeypatch.setattr(Run, "of", with_guesses)
     run_cells(cells, store, tmp_path / "scratch", one_by_one, lambda *told: None)
-    assert store.result(cells[0]).facts["guesses"] == [[4, 3], [4, 3]]
+    facts = store.result(cells[0]).facts
+    assert facts["guesses"] == [[4, 3], [4, 3]]
+    assert facts.get("guesses_known") == kept
 
 
 def test_a_suite_says_its_own_number_of_seeds_and_the_user_another(tmp_path, monkeypatch, capsys):

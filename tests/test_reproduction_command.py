@@ -156,13 +156,15 @@ def test_tables_say_how_many_seeds_they_rest_on(tmp_path, seeds, said):
         (["table1", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["table1", "--stream", "cloc", "--data", "no.parquet"], "no.parquet: no such manifest; give a Parquet file"),
         (["all", "--methods", "dietcl,eer"], "--methods eer: all has no such method; choose from joint, ewc"),
-        (["table1", "--write", "RESULTS.md"], "--write RESULTS.md: goes with claims; leave it out"),
+        (["table1", "--write", "RESULTS.md"], "--write RESULTS.md: goes with claims and summary; leave it out"),
         (["claims"], "--out results: holds no counts; give the folder that a suite wrote"),
         (
             ["claims", "--stream", "cifar100"],
-            "--stream cifar100: claims rest on the counts in --out alone; leave it out",
+            "--stream cifar100: claims reads the counts in --out alone; leave it out",
         ),
-        (["claims", "--jobs", "2"], "--jobs 2: claims rest on the counts in --out alone; leave it out"),
+        (["claims", "--jobs", "2"], "--jobs 2: claims reads the counts in --out alone; leave it out"),
+        (["summary", "--seeds", "2"], "--seeds 2: summary reads the counts in --out alone; leave it out"),
+        (["summary"], "--out results: holds no counts of Larder beside others; give the folder that a suite wrote"),
     ],
 )
 def test_wrong_input_is_answered_with_a_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):

@@ -7,6 +7,9 @@ import dietcl
 import reproduction
 
 PUBLIC = ("dietcl", "dietcl.clusters", "dietcl.errors", "dietcl.files", "dietcl.metrics", "dietcl.report.style")
+# Controls are methods, made of other methods' parts; the oracle is the one place that reads hidden labels.
+OF_CONTROLS = ("dietcl.methods", "dietcl.models.network")
+EXCEPT = {("oracle.py", "dietcl.run", "stream_of")}
 
 
 def imported(source: str) -> set[tuple[str, str]]:
@@ -25,6 +28,8 @@ def test_it_imports_public_names_of_public_modules_only():
     used = {(path.name, *taken) for path in files for taken in imported(path.read_text())}
     assert len(used) > 20
     offered = {*dietcl.__all__, "__version__"}
+    used -= EXCEPT
+    used -= {each for each in used if each[0] in ("controls.py", "oracle.py") and each[1].startswith(OF_CONTROLS)}
     assert not {each for each in used if each[1] not in PUBLIC or (each[1] == "dietcl" and each[2] not in offered)}
 
 

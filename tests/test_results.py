@@ -1,4 +1,4 @@
-"""RESULTS.md and results/: A(T), A and differences recomputed here by other means, all else by the same command."""
+"""The pages of results: A(T), A and differences recomputed here by other means, all else by the same command."""
 
 import itertools
 import json
@@ -13,7 +13,9 @@ from dietcl.process_pool import in_processes
 from reproduction.catalog import ALL_SUITES
 from reproduction.datasets import dataset_named
 from reproduction.show.publish import all_sheets, markdown
-from reproduction.show.results import SHOWN, studies, write_results
+from reproduction.show.results import SHOWN, studies, write_claims
+from reproduction.show.summary import PICTURE, write_summary
+from reproduction.show.summary_data import sections
 from reproduction.show.table_formats import marks
 from reproduction.study import Study
 from reproduction.suites import FROZEN, Point
@@ -21,7 +23,9 @@ from reproduction.trials import SEARCH_AT_BUDGET, SHORT_SEARCH
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
+SUMMARY, CLAIMS = ROOT / "RESULTS.md", ROOT / "docs" / "paper-claims.md"
 DATASETS = [study.name for study in studies(RESULTS)]
+WITH_TABLE1 = [name for name in DATASETS if (RESULTS / name / "table1.json").is_file()]
 
 
 def counts(name: str) -> dict[str, dict]:
@@ -54,18 +58,56 @@ def published(name: str) -> list[dict]:
     ]
 
 
-def block(name: str) -> str:
-    """Return what stands between marks in RESULTS.md."""
+def block(name: str, page: Path = CLAIMS) -> str:
+    """Return what stands between marks in a page."""
     begin, end = marks(name)
-    return (ROOT / "RESULTS.md").read_text().partition(begin)[2].partition(end)[0]
+    return page.read_text().partition(begin)[2].partition(end)[0]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with the pages where they are, and counts to which nothing is written."""
+    for page in (SUMMARY, CLAIMS):
+        copy = tmp_path / page.relative_to(ROOT)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(page.read_text())
+    (tmp_path / "results").mkdir()
+    for name in DATASETS:
+        (tmp_path / "results" / name).symlink_to(RESULTS / name)
+    return tmp_path
 
 
 @pytest.mark.long
-def test_results_md_is_what_the_command_writes(tmp_path):
-    copy = tmp_path / "RESULTS.md"
-    copy.write_text((ROOT / "RESULTS.md").read_text())
-    write_results(copy, RESULTS)
-    assert copy.read_text() == (ROOT / "RESULTS.md").read_text()
+def test_the_page_of_claims_is_what_the_command_writes(clone):
+    write_claims(clone / "docs" / CLAIMS.name, clone / "results")
+    assert (clone / "docs" / CLAIMS.name).read_text() == CLAIMS.read_text()
+
+
+@pytest.mark.long
+def test_results_md_is_what_the_command_writes(clone):
+    out = clone / "results"
+    write_summary(clone / SUMMARY.name, out, sections(out))
+    assert (clone / SUMMARY.name).read_text() == SUMMARY.read_text()
+    assert all((folder / PICTURE).read_bytes()[1:4] == b"PNG" for folder in (out, RESULTS))
+
+
+def test_findings_are_of_the_tables():
+    """Every number of points in them stands in a table, and the verdicts are those of the claims."""
+    findings = " ".join(SUMMARY.read_text().partition("## What was found")[2].split())
+    (told,) = re.findall(
+        r"Of (\d+), (\d+) hold on CIFAR-100 with a small encoder, (\d+) do not, and on (\d+)", findings
+    )
+    assert f"How many of {told[0]} claims" in block("claims")
+    assert f"| CIFAR-100 | {' | '.join(told[1:])} |" in block("claims")
+    frozen = block("larder-frozen", SUMMARY)
+    for stream, arm, lead in ((0, "NCM", "19.6"), (1, "ACM", "15.2")):
+        (row,) = re.findall(rf"^\| {arm} \| ([+-].*) \|$", frozen, re.MULTILINE)
+        assert row.split(" | ")[stream].startswith(f"+{lead} ")
+        assert lead in findings
+    for stream, row in (("glyphs", "uniform at S = 40 (paper: 100) | -11.9"), ("fruits360", "uniform | -13.4")):
+        assert f"| DietCL less ER {row} " in block(stream)
+        assert row.partition("-")[2] in findings
+    assert "| DietCL less ER balanced at S = 640 (paper: 1,600) | +4.5 " in block("glyphs")
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -118,7 +160,7 @@ def test_every_published_table_is_what_the_counts_say(name):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
+def test_every_final_accuracy_in_the_page_of_claims_is_recomputed_from_the_counts(name):
     lines, text = counts(name), block(name)
     checked = 0
     for suite in (suite for suite in published(name) if suite["suite"] in SHOWN):
@@ -135,8 +177,8 @@ def test_every_final_accuracy_in_results_md_is_recomputed_from_the_counts(name):
     assert checked == sum(len(suite["rows"]) for suite in published(name) if suite["suite"] in SHOWN)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_lead_in_results_md_is_recomputed_from_the_counts(name):
+@pytest.mark.parametrize("name", WITH_TABLE1)
+def test_every_lead_in_the_page_of_claims_is_recomputed_from_the_counts(name):
     lines, text = counts(name), block(name)
     (table,) = (suite for suite in published(name) if suite["suite"] == "table1")
     levels = {

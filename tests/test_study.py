@@ -22,6 +22,7 @@ from helpers.recording import updates_of
 from helpers.scored_study import RuledStudy
 from helpers.tiny import AMPLE, tiny_config, tiny_learner
 from reproduction import suites as s
+from reproduction.controls import known_controls
 from reproduction.datasets import DATASETS, Dataset, manifest_of
 from reproduction.run_cache import Cell, RunCache, run_cells
 from reproduction.show.claim_tables import claim_sheet
@@ -74,7 +75,8 @@ def test_trials_differ_and_reach_a_method_s_own_coefficient():
         values = {trial.options(name)[option] for trial in SHORT_SEARCH.trials}
         assert min(values) < middle / 2
         assert max(values) > 2 * middle
-        replace(method_config(name), **{option: middle})
+        with known_controls():
+            replace(method_config(name), **{option: middle})
     assert SHORT_SEARCH.trials[0].options("er") == {}
 
 
@@ -101,7 +103,7 @@ def test_replay_that_never_stops_gaining_gets_the_last_budget_and_it_is_said(tmp
     assert (endless.peak, endless.budget, endless.still_gains) == (160, 200, True)
     endless.measure(s.SUITES["sampling"], seeds=1)
     assert "S* = 160 updates of 64 images, where the search ends, though Replay still gains; S = 200." in stream_text(
-        endless, tmp_path
+        endless, tmp_path, ""
     )
 
 
@@ -264,7 +266,9 @@ def test_held_out_images_follow_their_manifest(cache, tmp_path):
 def test_the_paper_s_own_streams_have_a_regime_without_a_search(tmp_path):
     study = RuledStudy("cglm", tmp_path, lambda cell: 0.2)
     study.measure(replace(s.SUITES["sampling"], points=(Point(),)), seeds=1)
-    assert stream_text(Study("cglm", tmp_path), tmp_path).startswith("S = 600 updates of 1024 images, as in the paper.")
+    assert stream_text(Study("cglm", tmp_path), tmp_path, "").startswith(
+        "S = 600 updates of 1024 images, as in the paper."
+    )
 
 
 def test_a_stream_at_another_size_is_a_study_of_its_own(tmp_path):

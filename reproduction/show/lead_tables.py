@@ -19,7 +19,7 @@ _PAIRED = "Points, paired by seed, with 95 % intervals"
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """The leader and another arm at the same point."""
 
     ours: Measured
@@ -49,7 +49,7 @@ class _Pair:
 
 def lead_sheets(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> list[Sheet]:
     """Return the leader's lead over every other arm at the same point, if there is one, judged if the suite is."""
-    pairs = list(_pairs(suite, measured))
+    pairs = list(pairs_of(suite, measured))
     if not pairs:
         return []
     if not suite.judges_leader:
@@ -59,13 +59,14 @@ def lead_sheets(suite: Suite, measured: Sequence[Measured], measures: dict[str, 
     return [_differences(suite, pairs, measures, scale), _places(suite, pairs, measures, scale)]
 
 
-def _pairs(suite: Suite, measured: Sequence[Measured]) -> Iterator[_Pair]:
+def pairs_of(suite: Suite, measured: Sequence[Measured]) -> Iterator[Pair]:
+    """Yield a suite's leader with every other arm at the same point."""
     for ours in (entry for entry in measured if entry.arm.title == suite.leader):
         for entry in (entry for entry in measured if entry is not ours and entry.point == ours.point):
-            yield _Pair(ours, entry)
+            yield Pair(ours, entry)
 
 
-def _differences(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
+def _differences(suite: Suite, pairs: Sequence[Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
     rows = []
     for pair in pairs:
         where = f" at {scale.describe(suite, pair.ours.point)}" if len(suite.points) > 1 else ""
@@ -73,7 +74,7 @@ def _differences(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measu
     return Sheet(f"{_PAIRED}.", ("difference", *measures, "seeds"), tuple(rows))
 
 
-def _verdicts(pairs: Sequence[_Pair], measures: dict[str, Measure]) -> Sheet:
+def _verdicts(pairs: Sequence[Pair], measures: dict[str, Measure]) -> Sheet:
     """Return all differences in all measures, judged together."""
     every = [pair.less(measure) for pair in pairs for measure in measures.values()]
     words = iter(lead_words(every))
@@ -92,7 +93,7 @@ def _together(contrasts: Sequence[Contrast]) -> str:
     )
 
 
-def _places(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
+def _places(suite: Suite, pairs: Sequence[Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
     """Return at every point the leader's difference to the best other arm, all of them judged together."""
     best = [
         (point, name, measure, _best(own, measure))
@@ -112,7 +113,7 @@ def _places(suite: Suite, pairs: Sequence[_Pair], measures: dict[str, Measure], 
     return Sheet(title, ("at", "measure", "best other arm", f"{suite.leader} less it", "seeds", "verdict"), rows)
 
 
-def _best(pairs: Sequence[_Pair], measure: Measure) -> _Pair:
+def _best(pairs: Sequence[Pair], measure: Measure) -> Pair:
     return max(pairs, key=lambda pair: float(np.mean(percent(pair.other, measure))))
 
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dietcl import __version__
 from dietcl.files import write_bytes, write_json
@@ -21,6 +21,9 @@ from reproduction.show.table_formats import Sheet
 from reproduction.show.tables import sheets_of
 from reproduction.study import Measured, Study, seeds_of
 from reproduction.suites import PAPER_RATE, PAPER_TIME_STEPS, PAPER_UPDATES, Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MEASURES = {
     "A(T)": final,
@@ -52,7 +55,8 @@ def publish(study: Study, name: str, suite: Suite, measured: Sequence[Measured],
     write_json(folder / f"{name}.json", _plain(study, name, suite, measured, scale))
     _write(folder / f"{name}.md", markdown(study, name, suite, measured, sheets))
     _write(folder / f"{name}.tex", "\n".join(sheet.latex() for sheet in sheets))
-    pictures = _pictures(suite, measured, scale, heading)
+    figure = draw(suite, measured, scale, heading)
+    pictures = {suffix: picture(figure, suffix) for suffix in ("png", "svg")}
     for suffix, content in pictures.items():
         write_bytes(folder / f"{name}.{suffix}", content)
     _write(folder / f"{name}.html", _page(_command(study, name, suite, measured), suite, sheets, heading, pictures))
@@ -119,18 +123,15 @@ def _plain(study: Study, name: str, suite: Suite, measured: Sequence[Measured], 
     }
 
 
-def _pictures(suite: Suite, measured: Sequence[Measured], scale: Scale, heading: str) -> dict[str, bytes]:
+def picture(figure: "Figure", suffix: str) -> bytes:
+    """Return a figure as a file of a kind, png or svg."""
     import matplotlib
 
-    figure = draw(suite, measured, scale, heading)
-    found = {}
-    for suffix in ("png", "svg"):
-        content = io.BytesIO()
-        # Without the day and with names of its own that do not change, the same numbers make the same file.
-        with matplotlib.rc_context({**MATPLOTLIB, "svg.hashsalt": "dietcl"}):
-            figure.savefig(content, format=suffix, metadata={"Date": None} if suffix == "svg" else {"Software": None})
-        found[suffix] = content.getvalue()
-    return found
+    content = io.BytesIO()
+    # Without the day and with names of its own that do not change, the same numbers make the same file.
+    with matplotlib.rc_context({**MATPLOTLIB, "svg.hashsalt": "dietcl"}):
+        figure.savefig(content, format=suffix, metadata={"Date": None} if suffix == "svg" else {"Software": None})
+    return content.getvalue()
 
 
 def _page(command: str, suite: Suite, sheets: Sequence[Sheet], heading: str, pictures: dict[str, bytes]) -> str:

@@ -1,5 +1,6 @@
-"""RESULTS.md from the committed counts: the verdict on every claim, and its tables."""
+"""docs/paper-claims.md from the committed counts: the verdict on every claim, and its tables."""
 
+import os
 from pathlib import Path
 
 from dietcl import UserError
@@ -12,7 +13,7 @@ from reproduction.show.tables import sheets_of
 from reproduction.study import Missing, Study
 
 SHOWN = ("table1", "regimes")
-"""Suites whose tables are in RESULTS.md; of the others it has the pictures."""
+"""Suites whose tables are in that page; of the others it has the pictures."""
 
 
 def studies(out: Path) -> list[Study]:
@@ -41,20 +42,25 @@ def left_out(study: Study) -> list[str]:
     return notes
 
 
-def write_results(path: Path, out: Path) -> None:
+def write_claims(path: Path, out: Path) -> None:
     """Put the verdicts and every stream's tables between their marks in a Markdown file."""
     found = studies(out)
     testing = with_claims(found)
     claims = f"{tally_sheet(testing).markdown()}\n{claim_sheet(testing).markdown()}"
-    streams = {study.name: stream_text(study, out) for study in found}
+    streams = {study.name: stream_text(study, out, linked(out, path)) for study in found}
     put_between(path, {"claims": claims, **streams})
 
 
-def stream_text(study: Study, out: Path) -> str:
+def linked(out: Path, page: Path) -> str:
+    """Return how a page links to a folder: by the way from where the page lies."""
+    return Path(os.path.relpath(out, page.parent)).as_posix()
+
+
+def stream_text(study: Study, out: Path, link: str) -> str:
     """Return a stream's regime and every suite that was published: its picture, and its tables or where they lie."""
     lines = [_regime(study)]
     for name in ALL_SUITES:
-        folder = f"{out.name}/{study.name}"
+        folder = f"{link}/{study.name}"
         if (out / study.name / f"{name}.json").is_file():
             try:
                 suite, measured = study.found(ALL_SUITES[name])
@@ -69,7 +75,8 @@ def stream_text(study: Study, out: Path) -> str:
 
 def _regime(study: Study) -> str:
     if study.dataset.updates is not None:
-        return f"S = {study.budget} updates of {study.batch} images, as in the paper.\n"
+        why = "as in the paper" if study.dataset.train == "full" else "more than any head on a frozen encoder spends"
+        return f"S = {study.budget} updates of {study.batch} images, {why}.\n"
     if study.searcher is not study:
         return f"S = {study.budget} updates of {study.batch} images, as on {study.searcher.dataset.title}.\n"
     if study.dataset.peak is not None:

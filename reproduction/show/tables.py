@@ -58,7 +58,8 @@ def _passes(number: float) -> str:
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
-def _seeds(measured: Sequence[Measured]) -> str:
+def seeds_text(measured: Sequence[Measured]) -> str:
+    """Say how many seeds there are, or which numbers of them."""
     *fewer, most = sorted({len(entry.results) for entry in measured})
     listed = f"{', '.join(map(str, fewer))} or {most}" if fewer else f"{most}"
     return f"{listed} seed{'' if most == 1 else 's'}"
@@ -66,13 +67,16 @@ def _seeds(measured: Sequence[Measured]) -> str:
 
 def _table(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
     columns = _paper_columns(name) | _larder_columns(measured)
+    measures: dict[str, Measure] = {"current": current, "old": old}
+    if any("ridge" in result.facts for entry in measured for result in entry.results):
+        measures["solved head"] = solved
     rows = []
     for entry in measured:
-        own = [spread(entry, final), _average(entry), *(spread(entry, measure) for measure in (current, old, solved))]
+        own = [spread(entry, final), _average(entry), *(spread(entry, measure) for measure in measures.values())]
         further = [write(entry) for write in columns.values()]
         rows.append((entry.arm.title, *own, str(len(entry.results)), *further))
-    header = ("method", "A(T)", "A", "current", "old", "solved head", "seeds", *columns)
-    levels = Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))
+    header = ("method", "A(T)", "A", *measures, "seeds", *columns)
+    levels = Sheet(f"Percent, mean ± standard deviation over {seeds_text(measured)}.", header, tuple(rows))
     return [levels, *lead_sheets(suite, measured, {"A(T)": final, "A": average}, scale)]
 
 
@@ -93,27 +97,32 @@ def _paper_columns(name: str) -> dict[str, _Column]:
 
 def _larder_columns(measured: Sequence[Measured]) -> dict[str, _Column]:
     """Return what arms keep of images without a label, if some do, and what all keep from one time step to the next."""
-    if not any(map(_guesses, measured)):
+    if not any(map(guesses_of, measured)):
         return {}
-    return {"images kept": _kept, "guesses right": _right, "state, kB": _state}
+    return {"images kept": images_kept, "guesses right": guesses_right, "state, kB": state_size}
 
 
-def _guesses(entry: Measured) -> list[tuple[int, int]]:
-    """Return how many guessed labels an arm has in the end, and how many are right, by seed."""
-    return [tuple(result.facts["guesses"][-1]) for result in entry.results if result.facts.get("guesses")]
+def guesses_of(entry: Measured) -> list[tuple[int, int, int]]:
+    """Return how many guessed labels an arm has in the end, how many are right, and of how many that is known."""
+    facts = [result.facts for result in entry.results if result.facts.get("guesses")]
+    ends = [(*found["guesses"][-1], found.get("guesses_known", [None])[-1]) for found in facts]
+    return [(kept, right, kept if known is None else known) for kept, right, known in ends]
 
 
-def _kept(entry: Measured) -> str:
-    kept = [kept for kept, _ in _guesses(entry)]
+def images_kept(entry: Measured) -> str:
+    """Write how many images without a label an arm keeps in the end, if any."""
+    kept = [kept for kept, *_ in guesses_of(entry)]
     return f"{np.mean(kept):,.0f}" if kept else ""
 
 
-def _right(entry: Measured) -> str:
-    found = _guesses(entry)
-    return spread_text([100 * right / kept if kept else np.nan for kept, right in found]) if found else ""
+def guesses_right(entry: Measured) -> str:
+    """Write how many percent of their guessed labels are right, where that is known."""
+    found = guesses_of(entry)
+    return spread_text([100 * right / known if known else np.nan for _, right, known in found]) if found else ""
 
 
-def _state(entry: Measured) -> str:
+def state_size(entry: Measured) -> str:
+    """Write how many kB are kept from one time step to the next, where that was noted."""
     sizes = [result.facts["state_bytes"] for result in entry.results if "state_bytes" in result.facts]
     return f"{np.mean(sizes) / 1e3:,.0f}" if sizes else ""
 
@@ -138,7 +147,7 @@ def _lines(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
             if any(theirs):
                 rows.append((f"{arm.title} in the paper", *(f"{value:g}" if value else "" for value in theirs)))
         header = (heading, *(scale.describe(suite, point) for point in suite.points))
-        title = f"{heading}: percent, mean ± standard deviation over {_seeds(measured)}."
+        title = f"{heading}: percent, mean ± standard deviation over {seeds_text(measured)}."
         sheets.append(Sheet(title, header, tuple(rows)))
     return [*sheets, *lead_sheets(suite, measured, {"A(T)": final, "A": average}, scale)]
 
@@ -147,7 +156,7 @@ def _curves(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale)
     last = len(measured[0].results[0].along)
     times = sorted({t for t in (1, 2, 3, 5, 10, 15, last) if t <= last})
     rows = tuple((entry.arm.title, *(spread(entry, after(t)) for t in times)) for entry in measured)
-    title = f"Accuracy after time steps: percent, mean ± standard deviation over {_seeds(measured)}."
+    title = f"Accuracy after time steps: percent, mean ± standard deviation over {seeds_text(measured)}."
     return [Sheet(title, ("method", *(f"t = {t}" for t in times)), rows)]
 
 
@@ -158,13 +167,13 @@ def _steps(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) 
         theirs = [paper.THRESHOLDS.get(entry.point.threshold) for entry in measured]
         rows.append((f"A({t}) in the paper", *(f"{values[place]:.2f}" if values else "" for values in theirs)))
     header = ("after time step", *(scale.describe(suite, entry.point) for entry in measured))
-    return [Sheet(f"Percent, mean ± standard deviation over {_seeds(measured)}.", header, tuple(rows))]
+    return [Sheet(f"Percent, mean ± standard deviation over {seeds_text(measured)}.", header, tuple(rows))]
 
 
 def _of_arms(columns: dict[str, Measure]) -> "_View":
     def view(name: str, suite: Suite, measured: Sequence[Measured], scale: Scale) -> list[Sheet]:
         rows = tuple((entry.arm.title, *(spread(entry, measure) for measure in columns.values())) for entry in measured)
-        title = f"Percent, mean ± standard deviation over {_seeds(measured)}."
+        title = f"Percent, mean ± standard deviation over {seeds_text(measured)}."
         return [Sheet(title, ("method", *columns), rows)]
 
     return view
@@ -206,7 +215,7 @@ def _spending(name: str, suite: Suite, measured: Sequence[Measured], scale: Scal
             )
         )
     header = ("method", "budget", "TFLOPs", "updates", "A(T)", "A", "spent on (from 1 %)")
-    spent = Sheet(f"Of the whole stream; accuracy in percent, {_seeds(measured)}.", header, tuple(rows))
+    spent = Sheet(f"Of the whole stream; accuracy in percent, {seeds_text(measured)}.", header, tuple(rows))
     at_equal_flops = [entry for entry in measured if entry.point.accounting == "flops"]
     return [spent, *lead_sheets(suite, at_equal_flops, {"A(T)": final, "A": average}, scale)]
 
