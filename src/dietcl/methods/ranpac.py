@@ -64,7 +64,9 @@ class RanPAC(StoringMethod):
         targets = torch.nn.functional.one_hot(labels, net.classes).to(rows)
         penalty = None if choose else self.penalty
         found = fit(rows, targets, self.sums, penalty, held_out, torch.finfo(values.dtype).eps)
-        self.weight, self.penalty, self.fitted = found.weight.to(values), found.penalty, total
+        # In the order of memory that a checkpoint restores, or products with it would have other last bits.
+        self.weight = found.weight.to(values).contiguous()
+        self.penalty, self.fitted = found.penalty, total
         if found.sums is not None:
             self.sums = Sums(found.sums.gram.to(values), found.sums.cross.to(values))
             self.store.clear()
