@@ -40,10 +40,13 @@ def test_images_that_chance_put_into_a_time_step_are_not_guessed(blobs, train):
     unknown = set(np.flatnonzero(index.label[learner.stream.index_row] < 0).tolist())
     assert [set(step.unplaced.tolist()) for step in steps] == [unknown & set(step.unlabeled.tolist()) for step in steps]
     assert sum(len(step.unplaced) for step in steps) == len(unknown) == 60
+    learner.recorder = notes = Notes()
     run_through(learner)
     rows = set(learner.method.larder.rows.tolist())
     assert rows
     assert not rows & unknown
+    looked = [event["of"] for event in notes.of("sweep") if event["name"] == "guess"]
+    assert looked == [len(step.unlabeled) - len(step.unplaced) for step in steps]
     assert any("60 (their class or time is not in the manifest" in line for line in remarks(learner.stream, index))
 
 

@@ -38,7 +38,7 @@ def facts_of(folder: Path, labels: list[str | None], label_rate: float = 0.01, t
         (["a"] * 900, ("data", 20, 0.05)),
         (["a"] * 9, ("data", 1, 0.2)),
         ([f"{i:02d}" for i in range(30)] * 100, ("class", 20, 0.01)),
-        (["a", "b", None] * 200, ("class", 2, 1.0)),  # sparse by itself
+        (["a", "b", None] * 200, ("data", 20, 1.0)),  # sparse by itself; nothing tells when the others come
         ([None] * 9, ("data", 1, 0.01)),
         ([None] * 90, ("data", 4, 0.01)),
     ],

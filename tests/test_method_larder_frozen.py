@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +71,38 @@ def test_a_solve_that_does_not_fit_leaves_the_former_solution_and_is_made_up_for
         if t == 2:
             assert set(scores.argmax(1).tolist()) <= {0, 1}
     assert equal(learner.method.state(), whole.method.state())
+
+
+def test_a_time_step_without_labels_changes_nothing_in_the_head(blobs):
+    learner = learner_of(blobs, FROZEN, rate=0.1)
+    steps = learner.stream.steps
+    nothing = np.zeros(0, np.int64)
+    last = replace(steps[2], labeled=nothing, labels=nothing, seen_classes=4, new_classes=())
+    learner.stream = replace(learner.stream, steps=(*steps[:2], last))
+    found = {}
+    for t in learn(learner):
+        solved = learner.method.solved
+        found[t] = (solved.weight, solved.bias, solved.guess_weight)
+    assert found[2][2] > 0
+    assert found[3] is not found[2]
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(found[2], found[3], strict=True))
+
+
+def test_a_head_that_cannot_be_solved_with_guesses_is_solved_from_labels(blobs):
+    learner = learner_of(blobs, FROZEN, rate=0.1)
+    pay, full = learner.net.pay, learner.method.solved.flops
+    dear = {"solve": 0.0}
+    learner.net.pay = lambda purpose, flops: flops != dear.get(purpose) and pay(purpose, flops)
+    for t in learn(learner):
+        solved = learner.method.solved
+        if t == 1:
+            assert solved.guess_weight > 0
+            labels = len(learner.stream.steps[0].labeled) + len(learner.stream.steps[1].labeled)
+            dear["solve"] = full(labels, 4)
+        if t == 2:
+            assert solved.guess_weight == 0
+            assert solved.weight.shape == (96, 4)
+    assert solved.guess_weight > 0
 
 
 def odd_stream(blobs, labels, unlabeled):

@@ -94,7 +94,7 @@ def explanation(summaries: Sequence[Summary], spending: str) -> str:
         f"This is one seed, with {spending} at each time step; "
         "the errors count the test images, not what another seed would change. "
         "Replay and DietCL remember labeled images only; Larder also remembers unlabeled ones, "
-        "with the labels that it guessed. RESULTS.md has more streams and seeds."
+        "with the labels that it guessed. RESULTS.md has whole streams and more seeds."
     )
 
 

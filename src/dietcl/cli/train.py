@@ -14,12 +14,12 @@ from dietcl.execution import Execution
 from dietcl.launch import ranks
 from dietcl.methods import DEFAULT_METHOD
 
-DESCRIPTION = """Learn a stream with a method under a budget.
+DESCRIPTION = f"""Learn a stream with a method under a budget.
 
 Examples:
   dietcl train --stream glyphs --method dietcl --budget 40
   dietcl train --stream glyphs --method er --sampling uniform --seed 3
-  dietcl train --stream photos --method linear_probe   (a folder photos/CLASS/image.jpg; a classifier in minutes)
+  dietcl train --stream photos   (a folder photos/CLASS/image.jpg; a classifier in minutes)
   dietcl train --stream photos/manifest.parquet --recipe time --label-rate 0.02 --budget 2h
   dietcl train --stream photos --method er:uniform --encoder vit_small_patch16_dinov3 --train lora --budget 2h
   dietcl train --method dietcl:release --encoder vit_base_patch16_224.mae --budget 500
@@ -29,7 +29,7 @@ Examples:
 Four options decide which further ones there are; name them and ask for --help again:
   --stream   a built-in stream (dietcl streams lists them), a folder or table of images, a manifest (.parquet) or a
              pack (.zip); default glyphs
-  --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default dietcl
+  --method   METHOD or METHOD:VARIANT (dietcl methods lists them); default {DEFAULT_METHOD}
   --preset   micro, nano, frozen, lite, tiny, small, base or large; default the one of the encoder's size, or else, on
              images of your own, lite as it is (frozen) for larder and methods that never train an encoder; else micro
   --encoder  micro, nano, lite or the timm name of an image model (dietcl encoders lists them); image size, crop,

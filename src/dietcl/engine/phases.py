@@ -102,7 +102,8 @@ def run_phase(learner: Learner, step: TimeStep, position: StepPosition, phase: P
 def run_sweep(learner: Learner, step: TimeStep, position: StepPosition, sweep: Sweep) -> Iterator[None]:
     """Show the method a pool once, as far as the budget goes; yields after a micro-batch of each process."""
     remembered = learner.remembered.pool(learner.method, step)
-    pool = pools_of(learner.stream, step.t, Mix(past_only=sweep.past_only), remembered)[sweep.pool]
+    mix = Mix(past_only=sweep.past_only, placed_only=sweep.placed_only)
+    pool = pools_of(learner.stream, step.t, mix, remembered)[sweep.pool]
     key, size = (learner.config.seed, step.t, len(position.done)), learner.config.training.micro_batch
     draws = list(walk(sweep.pool, pool, size, key, sweep.most))
     ready = learner.loader.iterate(learner.world.own_share(draws[position.made :]))

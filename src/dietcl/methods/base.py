@@ -70,6 +70,8 @@ class Sweep:
     """FLOPs that the method computes of each image afterwards; the share covers them, too."""
     past_only: bool = False
     """Leave this time step's own labels out of the memory."""
+    placed_only: bool = False
+    """Leave images that only chance put into this time step out of the unlabeled ones."""
     reserve: Reserve = Reserve()
 
 

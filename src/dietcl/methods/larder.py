@@ -62,6 +62,8 @@ class LarderMethod(PlannedMethod):
     def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
         can_guess = self.config.guessed > 0 and len(step.labeled) and len(step.unlabeled) > len(step.unplaced)
         if self.solved is not None:
+            if not len(step.labeled):
+                return []
             alone = Reserve(flops=solve_flops(self.num_labels, self.dim, step.seen_classes))
             found = [Sweep(name="labels", pool="labeled", reserve=alone)]
             final = Reserve(flops=self.solved.flops(self.num_labels, step.seen_classes))
@@ -103,9 +105,9 @@ class LarderMethod(PlannedMethod):
     def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
         if self.solved is not None and sweep.name == "labels":
             self.solved.labeled.add(*self._take_arrivals().values())
-            # Whatever guesses cost, there is a head.
-            if net.pay("solve", solve_flops(len(self.solved.labeled), self.dim, net.classes)):
-                self.solved.solve_labels(net.classes)
+            # Whatever guesses cost, there is a head; with earlier guesses it is solved once, at the end.
+            if not self.solved.has_guesses:
+                self._solve_labels(net)
         if sweep.name == "guess":
             self._guess_labels(net, step)
 
@@ -121,7 +123,7 @@ class LarderMethod(PlannedMethod):
         possible = prior.nonzero()[:, 0]
         if len(possible) == 1 and not step.by_class:
             return  # nothing tells it from classes without a label
-        used = torch.isin(labels, possible) | ((labels < 0) & ~torch.isin(rows, torch.from_numpy(step.unplaced)))
+        used = torch.isin(labels, possible) | (labels < 0)
         place = torch.full((step.seen_classes + 1,), -1)  # its last entry stays: of a label that is unknown
         place[possible] = torch.arange(len(possible))
         rows, labels, features, prior = rows[used], place[labels[used]], features[used], prior[possible]
@@ -158,6 +160,8 @@ class LarderMethod(PlannedMethod):
             return
         if net.pay("solve", solved.flops(len(solved.labeled), net.classes)):
             solved.solve(net.classes)
+        elif solved.guess_weight or len(solved.bias) < net.classes:
+            self._solve_labels(net)  # rather than a head that knows nothing of this time step
 
     def remembered(self) -> Pool:
         return self.larder.pool()
@@ -193,6 +197,11 @@ class LarderMethod(PlannedMethod):
             self.solved = SolvedHead(self.dim)
             self.solved.load_solution(state)
 
+    def _solve_labels(self, net: Net) -> None:
+        assert self.solved is not None
+        if net.pay("solve", solve_flops(len(self.solved.labeled), self.dim, net.classes)):
+            self.solved.solve_labels(net.classes)
+
     def _guessed_share(self) -> float:
         """Return the share of guesses in a batch: more by trust and by labels so far; no guess outweighs a label."""
         if not len(self.larder):
@@ -204,14 +213,20 @@ class LarderMethod(PlannedMethod):
 
     def _guess(self, step: TimeStep, share: float, reserve: Reserve) -> Sweep:
         """Return the sweep over arriving images, whose share covers the guesses that follow."""
-        arriving, known = min(MOST_GUESSED, len(step.unlabeled)), len(step.labeled)
+        arriving, known = min(MOST_GUESSED, len(step.unlabeled) - len(step.unplaced)), len(step.labeled)
         if self.solved is not None or is_recurring(step):
             known += min(MOST_PAST, self.num_labels - len(step.labeled))
         flops = guess_flops(arriving + known, self.dim, step.seen_classes)
         if self.solved is not None:
             flops += self.solved.add_flops(arriving, step.seen_classes)
         return Sweep(
-            name="guess", pool="unlabeled", most=MOST_GUESSED, share=share, later=flops / arriving, reserve=reserve
+            name="guess",
+            pool="unlabeled",
+            most=MOST_GUESSED,
+            share=share,
+            later=flops / arriving,
+            placed_only=True,
+            reserve=reserve,
         )
 
     def _take_arrivals(self) -> dict[str, Tensor]:

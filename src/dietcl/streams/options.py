@@ -77,6 +77,7 @@ class Mix:
     memory: float = 0.0
     larder: float = 0.0
     past_only: bool = False  # leave this time step's labels out of the memory
+    placed_only: bool = False  # leave images that only chance put into this time step out of the unlabeled ones
     by_time_step: bool = False  # draw a time step first, then one of its labels: every time step weighs the same
     capacity: int | None = None  # size of a reservoir of labels of earlier time steps; None keeps all
     by_class: bool = False  # the capacity is for all labels, this time step's too, and shared by the classes

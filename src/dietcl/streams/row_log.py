@@ -67,13 +67,16 @@ class RowLog:
         labels = np.concatenate(self._labels)[train]
         known = np.bincount(labels[labels >= 0])
         sizes = np.sort(known[known > 0]).tolist()
+        is_sparse = bool((labels < 0).any())
+        if facts.recipe == "class" and is_sparse and not self.is_suggested:
+            facts = replace(facts, recipe="data")  # nothing tells with which classes the others come
         if facts.recipe == "class" and len(sizes) < facts.time_steps:
             facts = replace(facts, time_steps=len(sizes)) if len(sizes) > 1 else replace(facts, recipe="data")
         if facts.recipe == "data":
             facts = replace(facts, time_steps=max(1, min(facts.time_steps, int(train.sum()) // _IMAGES_PER_STEP)))
         if not sizes:
             return facts
-        if (labels < 0).any():  # the data is sparse by itself, so all known labels are revealed
+        if is_sparse:  # by itself, so all known labels are revealed
             return replace(facts, label_rate=1.0)
         steps = 1 if facts.recipe == "class" else facts.time_steps
         if round(facts.label_rate * sizes[-1] / steps, 6) >= 0.5:

@@ -57,7 +57,7 @@ def pools_of(stream: Stream, t: int, mix: Mix, larder: Pool = NOTHING) -> dict[P
     step = stream.step(t)
     return {
         "labeled": Pool(step.labeled, step.labels),
-        "unlabeled": Pool(step.unlabeled, None),
+        "unlabeled": Pool(np.setdiff1d(step.unlabeled, step.unplaced) if mix.placed_only else step.unlabeled, None),
         "memory": _memory(stream, t, mix),
         "larder": larder,
     }

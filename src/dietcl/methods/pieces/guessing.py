@@ -79,7 +79,8 @@ def cross_fit(guesser: Guesser, labels: Tensor, tested: Tensor, classes: int) ->
 def guess_flops(images: int, features: int, classes: int) -> float:
     """Return about what a `Guesser` of so many images, its guesses and their cross-fit compute."""
     size = min(DIMENSIONS, features)
-    project = 2 * images * features * (features + size) + 9 * features**3
+    smaller = min(images, features)
+    project = 2 * images * features * (smaller + size) + 9 * smaller**3
     graph = 2 * images**2 * size
     spread = 4 * SPREADINGS * images * NEIGHBORS * classes
     fits = (1 + FITS) * (solve_flops(images, size, classes) + 2 * images * size * classes)
@@ -90,9 +91,11 @@ def _principal(features: Tensor) -> tuple[Tensor, Tensor]:
     """Return standardized features along their principal directions, and the variance along each."""
     rows = features.double()
     rows = (rows - rows.mean(0)) / (rows.std(0, correction=0) + 1e-6)
-    values, vectors = torch.linalg.eigh(rows.T @ rows / len(rows))
-    values, vectors = values.flip(0)[:DIMENSIONS], vectors.flip(1)[:, :DIMENSIONS]
-    return (rows @ vectors).to(features), values.clamp(min=0).to(features)
+    is_dual = len(rows) < rows.shape[1]  # then the images' products tell the same, for less
+    values, vectors = torch.linalg.eigh((rows @ rows.T if is_dual else rows.T @ rows) / len(rows))
+    values, vectors = values.flip(0)[:DIMENSIONS].clamp(min=0), vectors.flip(1)[:, :DIMENSIONS]
+    along = vectors * (len(rows) * values).sqrt() if is_dual else rows @ vectors
+    return along.to(features), values.to(features)
 
 
 def _neighbor_graph(rows: Tensor, variances: Tensor) -> Tensor:
