@@ -74,6 +74,8 @@ def reported_cell(name: str, arm: Arm, point: Point, trial: Trial | None, budget
         where += f"/curves {point.curves}"
     if point.accounting != "images":
         where += f"/{point.accounting}"
+    if point.protocol.is_held_out:
+        where, config = f"{where}{HELD_OUT}", replace(config, stream=f"{name}{HELD_OUT}")
     return cell_of(f"{arm.method}{options} as {arm.rates_of}/{where}/seed {seed}", config, dataset)
 
 

@@ -19,6 +19,7 @@ from dietcl.methods.pieces.larder import Larder
 from dietcl.methods.pieces.trust import Evidence
 from dietcl.models.network import Weights
 from reproduction.oracle import ORACLE, LarderOracle
+from reproduction.tried import TRIED
 
 # What is learned of a guess.
 
@@ -191,9 +192,9 @@ CONTROLS: dict[str, type[Method]] = {
 
 @contextmanager
 def known_controls() -> Iterator[None]:
-    """Register the controls for a while; whoever does not ask for them never sees them."""
+    """Register the controls and what was tried for a while; whoever does not ask for them never sees them."""
     known = dict(METHODS)
-    for name, control in CONTROLS.items():
+    for name, control in {**CONTROLS, **TRIED}.items():
         register_method(name)(control)
     try:
         yield

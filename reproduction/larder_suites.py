@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from reproduction.protocol import Protocol
 from reproduction.suites import (
     ACM,
     DIETCL,
@@ -16,14 +17,15 @@ from reproduction.suites import (
     RANPAC,
     Arm,
     Point,
-    Protocol,
     Suite,
     of_length,
 )
 from reproduction.trials import SEARCH_AT_BUDGET
 
 POWER = Protocol(search=SEARCH_AT_BUDGET, first_seed=20, tests_all_at_end=True)
+TRYING = replace(POWER, first_seed=130, is_held_out=True)  # what was decided by it has seen nothing that is reported
 MANY_CLASSES, WIDE = "glyphs1000", "cifar100-wide"
+LEARNED_STREAMS = ("cifar100", "glyphs", "fruits360", "yearbook")
 FROZEN_STREAMS = ("cifar100-lite", "fruits360-lite", "yearbook-lite")
 
 LARDER = Arm(title="Larder", method="larder", group="semi-supervised")
@@ -40,6 +42,17 @@ LARDER_CONTROLS = (
     _control(title="Larder, answers under the last weights", method="larder_last_weights"),
     _control(title="Larder, guesses of FixMatch", method="larder_fixmatch"),
     _control(title="Larder, true labels", method="larder_oracle"),
+)
+LARDER_TRIED = (
+    _control(title="Larder, at most 4 guesses a label", method="larder", options={"per_label": 4}),
+    _control(title="Larder, at most 10 guesses a label", method="larder", options={"per_label": 10}),
+    _control(title="Larder, guessed classes balanced", method="larder_balanced"),
+    _control(title="Larder, labels and guesses mixed", method="larder_mixed"),
+    _control(title="Larder, strong views of guesses", method="larder_strong"),
+    _control(title="Larder, guessed twice", method="larder_twice"),
+    _control(title="Larder, old guesses looked at again", method="larder_revised"),
+    _control(title="Larder with reconstruction", method="larder_reconstruct"),
+    _control(title="Larder with the masked loss", method="larder_masked"),
 )
 ER_UNIFORM_AS_DIETCL = Arm(title="ER uniform at DietCL's rates", method="er:uniform", tuned_as="dietcl")
 ER_UNIFORM_AS_LARDER = Arm(title="ER uniform at Larder's rates", method="er:uniform", tuned_as="larder")
@@ -59,12 +72,13 @@ METHODS = (LARDER, ER_UNIFORM, DIETCL, ER, FIXMATCH, ER_ACE, FROZEN, RANPAC, LAR
 AT_RATES = (LARDER, DIETCL, ER_UNIFORM, ER, ER_UNIFORM_AS_DIETCL, ER_AT_RATES, ER_UNIFORM_AS_LARDER, ER_AS_LARDER)
 LARDER_PARTS = (LARDER, LARDER_SMALL, *LARDER_CONTROLS, DIETCL, *DIETCL_CONTROLS)
 RANPAC_FROZEN = replace(RANPAC, title="RanPAC, frozen", method="ranpac:frozen")
-FROZEN_ARMS = (LARDER, FROZEN, NCM, ACM, RANPAC_FROZEN, LARDER_SMALL)
+FROZEN_HALF = replace(FROZEN, title="Frozen, solved head, half whitened", options={"scale": "half"})
+FROZEN_ARMS = (LARDER, FROZEN, FROZEN_HALF, NCM, ACM, RANPAC_FROZEN, LARDER_SMALL)
 _THREE = (LARDER, DIETCL, ER_UNIFORM)
 
 
-def _powerful(point: Point) -> Point:
-    return replace(point, accounting="flops", protocol=POWER)
+def _powerful(point: Point, protocol: Protocol = POWER) -> Point:
+    return replace(point, accounting="flops", protocol=protocol)
 
 
 _suite = partial(
@@ -137,5 +151,14 @@ LARDER_SUITES: dict[str, Suite] = {
         arms=FROZEN_ARMS,
         seeds=5,
         streams=FROZEN_STREAMS,
+    ),
+    "larder-tried": _suite(
+        title="Ideas that were tried on Larder",
+        place="beyond the paper: on held-out training images",
+        question="What ideas would add that Larder does without.",
+        arms=(LARDER, *LARDER_TRIED),
+        points=(_powerful(Point(), TRYING),),
+        seeds=4,
+        streams=LEARNED_STREAMS,
     ),
 }

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dietcl import Evaluation
-from reproduction.trials import SHORT_SEARCH, Search
+from reproduction.protocol import Protocol
 
 PAPER_UPDATES = 500
 PAPER_RATE = 0.01
@@ -43,24 +42,6 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """How rates are searched, which seeds are run, and what tests them."""
-
-    search: Search = SHORT_SEARCH
-    first_seed: int = 0
-    tests_all_at_end: bool = False
-    """Test the last time step on all test images, and earlier ones on a sample that all seeds have in common."""
-
-    def seeds(self, number: int) -> range:
-        """Return so many seeds."""
-        return range(self.first_seed, self.first_seed + number)
-
-    def evaluation(self, own: Evaluation) -> Evaluation:
-        """Return what is measured under this protocol."""
-        return replace(own, all_at_end=True) if self.tests_all_at_end else own
-
-
-@dataclass(frozen=True, kw_only=True)
 class Point:
     """Where arms are measured, as the paper says it of ImageNet10k; a dataset scales it to its own size."""
 
@@ -73,7 +54,7 @@ class Point:
     threshold: int = PAPER_THRESHOLD
     """DietCL's B: updates' worth of passes that its joint phase may take."""
     accounting: Literal["images", "flops"] = "images"
-    protocol: Protocol = Protocol()
+    protocol: Protocol = Protocol()  # noqa: RUF009 (it is frozen)
     is_for_decisive: bool = False
     """Whether decisive arms alone are measured here."""
 

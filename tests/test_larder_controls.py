@@ -35,17 +35,19 @@ from reproduction.controls import (
 )
 from reproduction.oracle import ORACLE, LarderOracle, telling_oracle
 from reproduction.run_cache import Cell, RunCache, run_cells
+from reproduction.tried import TRIED
 
-TOLD_NOTHING = [name for name in CONTROLS if name != ORACLE]
+EVERY = [*CONTROLS, *TRIED]
+TOLD_NOTHING = [name for name in EVERY if name != ORACLE]
 
 
 @pytest.fixture(autouse=True)
 def controls():
     """Let this test know the controls, as nobody else does."""
-    assert not CONTROLS.keys() & METHODS.keys()
+    assert not METHODS.keys() & {*EVERY}
     with known_controls():
         yield
-    assert not CONTROLS.keys() & METHODS.keys()
+    assert not METHODS.keys() & {*EVERY}
 
 
 def config_of(blobs, method, **options):
@@ -100,7 +102,7 @@ def test_permuting_hidden_labels_changes_nothing(blobs, name):
     assert one.ledger.receipts() == other.ledger.receipts()
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_run_handed_over_at_every_moment_ends_with_the_same_bits(blobs, tmp_path, name):
     whole, learner, number = run_through(learner_of(blobs, name, budget="5")), learner_of(blobs, name, budget="5"), 0
     while next(advance(learner), None):
