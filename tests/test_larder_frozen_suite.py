@@ -41,9 +41,9 @@ class FrozenStudy(RuledStudy):
 
 
 def test_the_suite_is_as_planned():
-    methods = ["larder", "linear_probe", "ncm", "acm", "ranpac:frozen", "larder:small"]
+    methods = ["larder", "linear_probe", "linear_probe", "ncm", "acm", "ranpac:frozen", "larder:small"]
     assert [arm.method for arm in SUITE.arms] == methods
-    assert not any(arm.options for arm in SUITE.arms)
+    assert [arm.options for arm in SUITE.arms if arm.options] == [{"scale": "half"}]
     assert SUITE.streams == ("cifar100-lite", "fruits360-lite", "yearbook-lite")
     assert list(POINT.protocol.seeds(SUITE.seeds)) == [20, 21, 22, 23, 24]
     assert list(suites_named("larder-frozen", stream="cifar100-lite")) == ["larder-frozen"]
