@@ -165,6 +165,7 @@ def test_a_starved_stream_of_many_classes_with_one_label_each_loses_nothing_to_r
             )
             run = train_config(config, tmp_path / f"{method[:2]}-{seed}", device="cpu", threads=1)
             assert run.counts["count"][-1].sum() == 1500
+            assert not any("guesses" in event for event in run.of("step_end"))  # hopeless ones are not kept
             shares.append(run.counts["correct"][-1].sum() / 1500)
     # Of 3,000 answers with some 5 % right a mean has a standard error of 0.4 points, the difference of two 0.6.
     assert np.mean(right["larder"]) > np.mean(right["er:uniform"]) - 0.012
