@@ -342,3 +342,18 @@ def test_all_labels_of_ones_own_data_are_revealed_by_default(tmp_path):
     pq.write_table(table.replace_schema_metadata(None), bare)
     for stream in (dietcl.open_stream(manifest), dietcl.open_stream(bare, time_steps=2)):
         assert stream.labels == stream.images == (pc.equal(table["split"], "train")).to_numpy().sum()
+
+
+@pytest.mark.long
+def test_images_of_ones_own_without_a_label_are_guessed_by_default(tmp_path):
+    lines = ["path,label"]
+    for number in range(90):
+        Image.fromarray(photo(number, 2)).save(tmp_path / f"{number}.jpg")
+        lines.append(f"{number}.jpg," + (f"class {number % 2}" if number < 30 else ""))
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    run = dietcl.train(tmp_path / "photos.csv", out=tmp_path / "run", budget=20, device="cpu")
+    chosen = run.config
+    assert (chosen["method"], chosen["model"]["encoder"], chosen["recipe"]["recipe"]) == ("larder", "lite", "data")
+    found = run.of("step_end")[-1]
+    assert found["guesses"] > 0
+    assert found["guesses_known"] == 0  # nobody knows, so that nothing is claimed of how many are right
