@@ -150,6 +150,23 @@ def test_a_sweep_leaves_room_in_its_share_for_what_follows(blobs):
     assert [event["images"] for event in notes.of("sweep")] == [6]  # one micro-batch tells that it is too dear
 
 
+def test_looking_at_all_images_reserves_what_guessing_then_costs(blobs):
+    learner, reserved = learner_of(blobs, budget="90"), {}
+    plan = learner.method.plan
+
+    def noted(step, remaining):
+        segments = plan(step, remaining)
+        sweep = next(segment for segment in segments if segment.name == "guess")
+        reserved[step.t] = sweep.later * len(step.unlabeled)
+        return segments
+
+    learner.method.plan = noted
+    run_through(learner)
+    paid = [item.flops for step in learner.ledger.closed for item in step.items if item.operation == "solve"]
+    assert paid == pytest.approx([*reserved.values()])  # of the classes that are guessed, however many were seen
+    assert len(paid) == 3
+
+
 # A stream where guesses are hopeless.
 
 

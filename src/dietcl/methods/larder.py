@@ -216,7 +216,7 @@ class LarderMethod(PlannedMethod):
         arriving, known = min(MOST_GUESSED, len(step.unlabeled) - len(step.unplaced)), len(step.labeled)
         if self.solved is not None or is_recurring(step):
             known += min(MOST_PAST, self.num_labels - len(step.labeled))
-        flops = guess_flops(arriving + known, self.dim, step.seen_classes)
+        flops = guess_flops(arriving + known, self.dim, int(class_prior(step).count_nonzero()))
         if self.solved is not None:
             flops += self.solved.add_flops(arriving, step.seen_classes)
         return Sweep(
