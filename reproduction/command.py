@@ -189,7 +189,7 @@ def _summary(options: Options) -> int:
     if options.write is not None:
         with disk_errors(options.write.parent):
             write_summary(options.write, options.out, found)
-    for sheet in summary_sheets(found):
+    for sheet in summary_sheets(found, options.out):
         _console().print(sheet.table(), "")
     for sentence in filter(None, map(missing_words, found)):
         print(sentence)

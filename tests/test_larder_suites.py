@@ -165,12 +165,12 @@ def test_a_study_of_a_dataset_like_another_searches_that_one_in_its_place(tmp_pa
 def test_a_given_peak_is_not_searched_though_rates_are(tmp_path):
     wide = RuledStudy("cifar100-wide", tmp_path, by_level)
     wide.measure(small("larder-wide", ls.LARDER, s.ER_UNIFORM), 1)
-    assert (wide.peak, wide.budget, wide.batch) == (320, 400, 16)
+    assert (wide.peak, wide.budget, wide.batch) == (512, 640, 16)
     assert {cell.key.partition("/")[0] for cell in wide.asked if cell.config.stream != wide.name} == {"at-budget"}
     config = wide.cell(s.DIETCL, USUAL, 20).config
-    assert (config.budget, config.method_config.threshold, config.recipe.time_steps) == ("400", "320", 5)
+    assert (config.budget, config.method_config.threshold, config.recipe.time_steps) == ("640", "512", 5)
     text = stream_text(Study("cifar100-wide", tmp_path), tmp_path, "")
-    assert text == "S* = 320 updates of 16 images, chosen by cost; S = 400.\n"
+    assert text == "S* = 512 updates of 16 images, set beforehand; S = 640.\n"
     at_another_size = dataset_named("cifar100-wide@nano")
     assert (at_another_size.peak, at_another_size.weights) == (None, "shipped")
 

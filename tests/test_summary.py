@@ -8,14 +8,21 @@ from reproduction.command import main
 from reproduction.larder_suites import LARDER, LARDER_SMALL
 from reproduction.show.larder_figure import draw_larder, remembered
 from reproduction.show.publish import all_sheets, publish
-from reproduction.show.summary import kept_sheet, missing_words, section_sheets, summary_sheets, write_summary
+from reproduction.show.summary import (
+    kept_sheet,
+    missing_words,
+    places_sheet,
+    section_sheets,
+    summary_sheets,
+    write_summary,
+)
 from reproduction.show.summary_data import LEARNED_ARMS, sections
 from reproduction.show.summary_figure import draw_summary
 from reproduction.show.table_formats import marks
 from reproduction.study import Study
 from reproduction.suites import DIETCL, RANPAC
 
-BLOCKS = ("figure", "methods", "larder-frozen", "kept")
+BLOCKS = ("figure", "methods", "larder-frozen", "places", "kept")
 
 
 def by_hand(cell):
@@ -84,7 +91,7 @@ def test_what_is_kept_is_told_beside_the_state(frozen):
     assert sheet.header[3:5] == ("Larder, kB", "Larder small, kB")
 
 
-def test_streams_and_methods_without_counts_are_named(partly):
+def test_streams_and_methods_without_counts_are_named(partly, tmp_path):
     learned, frozen = partly
     assert [compared.stream for compared in learned.found] == ["glyphs"]
     assert frozen.found == ()  # as there is nothing of Larder
@@ -97,13 +104,29 @@ def test_streams_and_methods_without_counts_are_named(partly):
     assert dict(levels.rows)["RanPAC"] == dict(leads.rows)["RanPAC"] == "–"
     assert levels.title.endswith("; –: not measured.")
     assert section_sheets(frozen) == []
-    assert len(summary_sheets(partly)) == 3
+    assert len(summary_sheets(partly, tmp_path)) == 3
 
 
 def test_one_seed_is_said_to_have_no_interval(tmp_path):
     RuledStudy("yearbook-lite", tmp_path, by_hand).measure(ALL_SUITES["larder-frozen"], 1)
     _, leads = section_sheets(sections(tmp_path)[1])
     assert dict(leads.rows)["NCM"] == "+20.0 cannot tell (one seed has no interval)"
+
+
+def test_larder_s_place_at_other_budgets_is_told_beside_the_best_other_arm(tmp_path):
+    def by_budget(cell):
+        """ER uniform leads by 2, 1 and 3 points at a fifth of S = 12; at more updates it lies 12, 13 and 11 below."""
+        others = {"er": 0.42 if cell.config.budget == "2" else 0.28, "larder": 0.4}
+        noise = (0.0, -0.01, 0.01)[cell.config.seed % 100 % 20 % 3] if cell.config.method == "er" else 0.0
+        return others.get(cell.config.method, 0.1) + noise
+
+    out = tmp_path / "results"
+    RuledStudy("glyphs", out, by_budget).measure(ALL_SUITES["larder-regimes"], 3)
+    starved, *others = places_sheet(out).rows
+    assert starved[2:] == ("3", "40.0 ± 0.0", "ER uniform", "-2.0 [-4.5, +0.5]", "within the interval of the best")
+    assert [row[2:] for row in others] == [("3", "40.0 ± 0.0", "ER uniform", "+12.0 [+9.5, +14.5]", "best")] * 2
+    assert {row[0] for row in (starved, *others)} == {"glyphs"}
+    assert summary_sheets(sections(out), out)[-2] == places_sheet(out)
 
 
 def test_the_figure_has_a_panel_for_each_stream_and_a_row_for_each_method(frozen, partly):

@@ -11,7 +11,7 @@ from reproduction.show.figure_data import percent
 from reproduction.show.scale import Scale
 from reproduction.show.table_formats import Sheet
 from reproduction.study import Measured, Study
-from reproduction.suites import Suite
+from reproduction.suites import Point, Suite
 from reproduction.trials import SOLVED, Search
 from reproduction.verdicts import Contrast
 
@@ -56,7 +56,7 @@ def lead_sheets(suite: Suite, measured: Sequence[Measured], measures: dict[str, 
         return [_differences(suite, pairs, measures, scale)]
     if len(suite.points) == 1:
         return [_verdicts(pairs, measures)]
-    return [_differences(suite, pairs, measures, scale), _places(suite, pairs, measures, scale)]
+    return [_differences(suite, pairs, measures, scale), _places(suite, measured, measures, scale)]
 
 
 def pairs_of(suite: Suite, measured: Sequence[Measured]) -> Iterator[Pair]:
@@ -93,24 +93,53 @@ def _together(contrasts: Sequence[Contrast]) -> str:
     )
 
 
-def _places(suite: Suite, pairs: Sequence[Pair], measures: dict[str, Measure], scale: Scale) -> Sheet:
-    """Return at every point the leader's difference to the best other arm, all of them judged together."""
+@dataclass(frozen=True)
+class Place:
+    """The leader against the best other arm at a point, in a measure, and the verdict."""
+
+    point: Point
+    measure: str
+    pair: Pair
+    text: str
+    """The difference."""
+    verdict: str
+
+
+def places(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure]) -> list[Place]:
+    """Return the leader's place at every point in every measure, all of them judged together."""
+    pairs = list(pairs_of(suite, measured))
     best = [
         (point, name, measure, _best(own, measure))
         for point in suite.points
         if (own := [pair for pair in pairs if pair.ours.point == point])
         for name, measure in measures.items()
     ]
-    contrasts = [pair.less(measure) for _, _, measure, pair in best]
+    words = place_words([pair.less(measure) for _, _, measure, pair in best])
+    return [
+        Place(point, name, pair, pair.text(measure), word)
+        for (point, name, measure, pair), word in zip(best, words, strict=True)
+    ]
+
+
+def _places(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> Sheet:
+    found = places(suite, measured, measures)
     rows = tuple(
-        (scale.describe(suite, point), name, pair.other.arm.title, pair.text(measure), pair.seeds, word)
-        for (point, name, measure, pair), word in zip(best, place_words(contrasts), strict=True)
+        (
+            scale.describe(suite, each.point),
+            each.measure,
+            each.pair.other.arm.title,
+            each.text,
+            each.pair.seeds,
+            each.verdict,
+        )
+        for each in found
     )
+    tested = number_testable([each.pair.less(measures[each.measure]) for each in found])
     title = (
         f"{suite.leader} against the best other arm at every point. {_PAIRED}; verdicts are on all "
-        f"{number_testable(contrasts)} differences together, at 5 % by Holm's method."
+        f"{tested} differences together, at 5 % by Holm's method."
     )
-    return Sheet(title, ("at", "measure", "best other arm", f"{suite.leader} less it", "seeds", "verdict"), rows)
+    return Sheet(title, ("at", "measure", "best other arm", f"{suite.leader} less it", "seeds", "verdict"), tuple(rows))
 
 
 def _best(pairs: Sequence[Pair], measure: Measure) -> Pair:

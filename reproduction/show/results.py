@@ -80,7 +80,7 @@ def _regime(study: Study) -> str:
     if study.searcher is not study:
         return f"S = {study.budget} updates of {study.batch} images, as on {study.searcher.dataset.title}.\n"
     if study.dataset.peak is not None:
-        return f"S* = {study.peak} updates of {study.batch} images, chosen by cost; S = {study.budget}.\n"
+        return f"S* = {study.peak} updates of {study.batch} images, set beforehand; S = {study.budget}.\n"
     peaks = ", ".join(f"{budget}: {100 * score:.1f} %" for budget, score in study.peaks.items())
     limit = ", where the search ends, though Replay still gains" if study.still_gains else ""
     return (

@@ -8,13 +8,14 @@ from reproduction.larder_suites import LARDER, LARDER_SMALL
 from reproduction.leads import bare_words
 from reproduction.measures import average, final
 from reproduction.show.larder_figure import draw_larder
-from reproduction.show.lead_tables import pairs_of
-from reproduction.show.publish import picture
+from reproduction.show.lead_tables import pairs_of, places
+from reproduction.show.publish import picture, scale_of
 from reproduction.show.results import linked
-from reproduction.show.summary_data import Compared, Section
+from reproduction.show.summary_data import Compared, Section, placed
 from reproduction.show.summary_figure import draw_summary
 from reproduction.show.table_formats import Sheet, put_between
 from reproduction.show.tables import guesses_right, images_kept, seeds_text, spread, state_size
+from reproduction.study import Study
 from reproduction.suites import ER_UNIFORM, FROZEN, Arm
 
 PICTURE = "summary.png"
@@ -27,13 +28,19 @@ _LEADS = (
     "stream together, those in A and to further arms too, at 5 % by Holm's method"
 )
 _KEPT = "What Larder keeps, and the state that is carried from one time step to the next"
+_PLACES = (
+    "Larder's A(T) in percent at other budgets, label rates and lengths, and its difference to the best other arm "
+    "there in points, paired by seed, with 95 % intervals. Verdicts are on all such differences of a suite on a "
+    "stream, those in A too, together, at 5 % by Holm's method"
+)
 _STATES = (LARDER, LARDER_SMALL, FROZEN, ER_UNIFORM)
 
 
-def summary_sheets(found: Sequence[Section]) -> list[Sheet]:
+def summary_sheets(found: Sequence[Section], out: Path) -> list[Sheet]:
     """Return all tables of the summary."""
     tables = [sheet for section in found for sheet in section_sheets(section)]
-    return [*tables, kept_sheet(found)]
+    own = places_sheet(out)
+    return [*tables, *([own] if own.rows else []), kept_sheet(found)]
 
 
 def section_sheets(section: Section) -> list[Sheet]:
@@ -74,6 +81,20 @@ def kept_sheet(found: Sequence[Section]) -> Sheet:
     return Sheet(f"{_KEPT}.", header, tuple(rows))
 
 
+def places_sheet(out: Path) -> Sheet:
+    """Return Larder's place at every point of the suites that vary budget, label rate or length."""
+    rows = []
+    for compared in placed(out):
+        scale = scale_of(Study(compared.stream, out))
+        for place in places(compared.suite, compared.measured, {"A(T)": final, "A": average}):
+            if place.measure == "A(T)":
+                where = scale.describe(compared.suite, place.point)
+                level, best = spread(place.pair.ours, final), place.pair.other.arm.title
+                rows.append((compared.title, where, place.pair.seeds, level, best, place.text, place.verdict))
+    header = ("stream", "at", "seeds", "Larder", "best other arm", "Larder less it", "verdict")
+    return Sheet(f"{_PLACES}.", header, tuple(rows))
+
+
 def missing_words(section: Section) -> str:
     """Say on which streams a section was not measured, if there are any."""
     return f"Without counts of `{section.name}` yet: {', '.join(section.missing)}." if section.missing else ""
@@ -84,11 +105,16 @@ def write_summary(page: Path, out: Path, found: Sequence[Section]) -> None:
     link = linked(out, page)
     figure = f"![Accuracy after the last time step by method and stream]({link}/{PICTURE})\n"
     texts = {section.name: _text(section, out, link) for section in found}
-    put_between(page, {"figure": figure, **texts, "kept": kept_sheet(found).markdown()})
+    put_between(page, {"figure": figure, **texts, "places": _places(out), "kept": kept_sheet(found).markdown()})
     write_bytes(out / PICTURE, picture(draw_summary(found), "png"))
     for section in found:
         if section.name == "methods" and section.found:
             write_bytes(out / LARDER_PICTURE, picture(draw_larder(section), "png"))
+
+
+def _places(out: Path) -> str:
+    sheet = places_sheet(out)
+    return sheet.markdown() if sheet.rows else "Not measured yet.\n"
 
 
 def _text(section: Section, out: Path, link: str) -> str:

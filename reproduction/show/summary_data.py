@@ -11,6 +11,8 @@ from reproduction.study import Measured, Missing, Study
 from reproduction.suites import DIETCL, ER, ER_ACE, ER_UNIFORM, FIXMATCH, FROZEN, RANPAC, Arm, Suite
 
 LEARNED_STREAMS = ("cifar100", "glyphs", "fruits360", "yearbook")
+PLACED = ("larder-regimes", "larder-label-rate", "larder-stream-length")
+"""Suites of several points, of which the summary tells Larder's place alone."""
 LEARNED_ARMS = (LARDER, DIETCL, ER_UNIFORM, ER, ER_ACE, FIXMATCH, FROZEN, RANPAC)
 
 
@@ -54,6 +56,11 @@ def sections(out: Path) -> list[Section]:
         _section("methods", LEARNED_STREAMS, LEARNED_ARMS, out),
         _section("larder-frozen", FROZEN_STREAMS, FROZEN_ARMS, out),
     ]
+
+
+def placed(out: Path) -> list[Compared]:
+    """Return what the suites of `PLACED` measured on every stream."""
+    return [compared for name in PLACED for stream in LEARNED_STREAMS for compared in _compared(name, stream, out)]
 
 
 def _section(name: str, streams: tuple[str, ...], arms: tuple[Arm, ...], out: Path) -> Section:
