@@ -16,7 +16,6 @@ MOST_SEEDS = 200
 """Beyond which it is not told how many seeds would settle a difference."""
 TOO_FEW = "cannot tell (one seed has no interval)"
 _LEADS: dict[Verdict, str] = {"holds": "above", "does not hold": "below"}
-_PLACES: dict[Verdict, str] = {"holds": "best", "does not hold": "below"}
 
 
 def common_seeds(one: Measured, other: Measured) -> list[tuple[Result, Result]]:
@@ -85,13 +84,23 @@ def _open(contrast: Contrast, confidence: float) -> str:
     return f"cannot tell ({f'about {seeds}' if seeds else f'more than {MOST_SEEDS}'} seeds would)"
 
 
-def place_words(contrasts: Sequence[Contrast]) -> list[str]:
-    """Say of every difference to the best other arm whether an arm is best, below it, or neither for sure."""
-    verdicts, _ = judged(contrasts)
-    return [_PLACES.get(verdict) or _undecided(each) for each, verdict in zip(contrasts, verdicts, strict=True)]
+def place_words(rivals: Sequence[Sequence[Contrast]]) -> list[str]:
+    """Say of every point, given by its differences to all other arms, whether an arm is best there.
+
+    To be best it takes all differences, judged together with those of all points. To be below, the 95 % interval of one
+    is enough as it is: wider ones would let it pass as within the interval of the best.
+    """
+    verdicts, _ = judged([contrast for point in rivals for contrast in point])
+    words = iter(verdicts)
+    return [_place(point, [next(words) for _ in point]) for point in rivals]
 
 
-def _undecided(contrast: Contrast) -> str:
-    if len(contrast.values) < 2:
+def _place(contrasts: Sequence[Contrast], verdicts: Sequence[Verdict]) -> str:
+    if any(len(contrast.values) < 2 for contrast in contrasts):
         return TOO_FEW
-    return "highest, within the interval" if np.mean(contrast.values) > 0 else "within the interval of the best"
+    if set(verdicts) == {"holds"}:
+        return "best"
+    if any(contrast.verdict == "does not hold" for contrast in contrasts):
+        return "below"
+    is_highest = all(np.mean(contrast.values) > 0 for contrast in contrasts)
+    return "highest, within the interval" if is_highest else "within the interval of the best"

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from dietcl import PRESETS, Method, Phase, Sweep, Term
-from dietcl.methods.base import Batch, Net, Part, Segment, TimeStep
+from dietcl.methods.base import Batch, Net, Part, Reserve, Segment, TimeStep
 from dietcl.methods.larder import LarderMethod
 from dietcl.methods.pieces.larder import Larder
+from dietcl.methods.pieces.ridge import score_shares, solve_flops
+from dietcl.methods.pieces.solved_head import SolvedHead
+from dietcl.methods.pieces.store import Store
 from dietcl.methods.pieces.trust import Evidence
 from dietcl.methods.semi_supervised_options import LarderOptions
 from dietcl.models.presets import Ability
@@ -204,6 +207,55 @@ class LarderReconstruct(LarderMethod):
             yield Term("reconstruct", net.reconstruct(batch.unlabeled, batch.key), self.config.alpha)
 
 
+# How it answers.
+
+
+class LarderBlended(LarderMethod):
+    """Larder that answers with the mean of its head and of one that is solved from all labels, looked at in the end."""
+
+    def setup(self, net: Net) -> None:
+        super().setup(net)
+        self.head = SolvedHead(net.dim)
+
+    def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
+        *looks, learn = super().plan(step, remaining)
+        assert isinstance(learn, Phase)
+        kept = Reserve(forward=self.num_labels, flops=solve_flops(self.num_labels, self.dim, step.seen_classes))
+        return [
+            *looks,
+            replace(learn, reserve=kept),
+            Sweep(name="head", pool="memory", reserve=replace(kept, forward=0)),
+        ]
+
+    def end_sweep(self, net: Net, step: TimeStep, sweep: Sweep) -> None:
+        if sweep.name != "head":
+            super().end_sweep(net, step, sweep)
+            return
+        self.head.labeled = Store()
+        self.head.labeled.add(*self._take_arrivals().values())
+        if net.pay("solve", solve_flops(len(self.head.labeled), self.dim, net.classes)):
+            self.head.solve_labels(net.classes)
+
+    def predict(self, net: Net, images: Tensor) -> Tensor:
+        values = self.averaged.values or None
+        learned = net.scores(images, "predict", values).softmax(1)
+        solved = self.head.scores(net.features(images, "predict", values), learned.shape[1])
+        return ((learned + score_shares(solved)) / 2).log()
+
+    def predict_state(self) -> dict[str, Tensor]:
+        return self.head.solution()
+
+    def load_predict_state(self, state: dict[str, Tensor]) -> None:
+        self.head.load_solution(state)
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {f"blended_{name}": value for name, value in self.head.solution().items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        self.head.load_solution({name: state[f"blended_{name}"] for name in self.head.solution()})
+
+
 TRIED: dict[str, type[Method]] = {
     "larder_balanced": LarderBalanced,
     "larder_mixed": LarderMixed,
@@ -212,4 +264,5 @@ TRIED: dict[str, type[Method]] = {
     "larder_revised": LarderRevised,
     "larder_reconstruct": LarderReconstruct,
     "larder_masked": LarderMasked,
+    "larder_blended": LarderBlended,
 }

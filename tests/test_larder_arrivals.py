@@ -9,7 +9,7 @@ import torch
 from dietcl import build_config, train_config
 from dietcl.engine.loop import learn
 from dietcl.methods import larder as larder_method
-from dietcl.methods.larder import unseen_share
+from dietcl.methods.larder import known_share, unseen_share
 from dietcl.streams.assign_steps import TRAIN, assign_steps
 from dietcl.streams.index import open_manifest
 from dietcl.streams.stream import TimeStep, remarks, reveal
@@ -97,11 +97,17 @@ def test_labels_of_one_class_alone_say_nothing_of_images_that_may_be_of_any(blob
         new_classes=first.new_classes[:1],
     )
     learner.stream = replace(learner.stream, steps=(changed, *steps[1:]))
+    learner.recorder = notes = Notes()
     next(learn(learner))
     assert not len(learner.method.larder)
+    assert not notes.of("sweep")  # nor is any budget spent on looking
 
 
-def test_guesses_are_trusted_less_by_the_share_of_labels_that_was_not_looked_at(blobs, monkeypatch):
+def test_labels_that_were_not_looked_at_matter_where_their_class_has_no_other(blobs, monkeypatch):
+    rows = np.arange(4)
+    step = TimeStep(1, rows, np.array([0, 0, 0, 1]), rows + 100, 2, ("one", "two"))
+    for looked_at, share in (([0], 0.75), ([0, 1], 1.0), ([1, 1], 0.25)):
+        assert known_share(step, torch.tensor(looked_at)) == share
     monkeypatch.setattr(larder_method, "trust", lambda chance, classes: torch.ones_like(chance))
     monkeypatch.setattr(larder_method, "LABELS_SHARE", 0.03)  # of 108 passes: at the second micro-batch of two
     learner = learner_of(blobs, rate=0.6)
@@ -109,7 +115,39 @@ def test_guesses_are_trusted_less_by_the_share_of_labels_that_was_not_looked_at(
     next(learn(learner))
     (looked,) = [event["images"] for event in notes.of("sweep") if event["name"] == "labels"]
     assert looked == 12 < len(learner.stream.steps[0].labeled) == 24
-    assert set(learner.method.larder.trust.tolist()) == {0.5}
+    assert set(learner.method.larder.trust.tolist()) == {1.0}  # both classes are among the twelve
+    monkeypatch.setattr(larder_method, "known_share", lambda step, looked_at: 0.75)
+    learner = learner_of(blobs)
+    next(learn(learner))
+    assert set(learner.method.larder.trust.tolist()) == {0.75}
+
+
+def test_labels_are_looked_at_even_after_guesses_that_could_not_be_trusted(blobs):
+    learner = learner_of(blobs)
+    shares = {}
+    for is_trusted in (True, False):
+        learner.method.is_trusted = is_trusted
+        labels, guess, _ = learner.method.plan(learner.stream.steps[0], 9.0)
+        shares[is_trusted] = labels.share, guess.share
+    assert shares[False] == (shares[True][0], larder_method.TRYING * shares[True][1])
+
+
+@pytest.mark.parametrize(("train", "compared"), [(LEARNED, 7 + 7), (FROZEN, 7 + 3 + 7)])
+def test_labels_are_compared_up_to_a_bound(blobs, monkeypatch, train, compared):
+    monkeypatch.setattr(larder_method, "MOST_COMPARED", 7)
+    monkeypatch.setattr(larder_method, "MOST_PAST", 3)
+    learner, seen = learner_of(blobs, train, rate=0.6), []
+    guesser = learner.method.guesser
+
+    def noted(features):
+        seen.append(len(features))
+        return guesser(features)
+
+    learner.method.guesser = noted
+    next(learn(learner))
+    assert seen == [compared]
+    if train == FROZEN:
+        assert len(learner.method.solved.labeled) == 24  # the head is solved from all of them
 
 
 # Budgets.

@@ -33,8 +33,11 @@ def test_a_guess_that_is_trusted_more_is_drawn_more_often():
 
 
 def test_an_empty_larder_is_no_pool():
-    assert Larder().pool() is NOTHING
-    assert len(Larder()) == 0
+    held, none = Larder(), torch.zeros(0, dtype=torch.int64)
+    assert held.pool() is NOTHING
+    held.add(none, none, none.double(), torch.tensor([3, 4]))
+    assert held.pool() is NOTHING
+    assert len(held) == len(held.choices) == 0  # a time step without guesses takes no memory
 
 
 def test_a_larder_comes_back_from_its_state_and_keeps_all_that_is_added():

@@ -12,6 +12,8 @@ from dietcl.engine.loop import advance, learn
 from dietcl.methods.base import Part
 from dietcl.methods.larder import GUESSING_SHARE, LABELS_SHARE, LarderMethod
 from dietcl.methods.pieces.larder import Larder
+from dietcl.methods.pieces.ridge import score_shares, solve
+from dietcl.streams.normalize import normalize
 from helpers.larder_runs import configured
 from helpers.recording import equal, paid, run_through, segments, updates_of, weights
 from helpers.scored_study import RuledStudy
@@ -51,11 +53,11 @@ def filled(kind, labels, trust, possible):
 def test_what_was_tried_is_measured_on_held_out_images_and_seeds_of_its_own(tmp_path):
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
     measured = study.measure(SUITE, SUITE.seeds)
-    assert [[result.seed for result in entry.results] for entry in measured] == [[130, 131, 132, 133]] * 10
+    assert [[result.seed for result in entry.results] for entry in measured] == [[140, 141, 142, 143]] * 11
     assert {cell.config.stream for cell in study.asked} == {"glyphs/held-out"}
-    cells = [cell for cell in study.asked if cell.config.seed >= 130]
-    assert len(cells) == len({cell.key for cell in cells}) == len({cell.hash for cell in cells}) == 40
-    assert all("/flops/held-out/seed 13" in cell.key and " as larder/" in cell.key for cell in cells)
+    cells = [cell for cell in study.asked if cell.config.seed >= 140]
+    assert len(cells) == len({cell.key for cell in cells}) == len({cell.hash for cell in cells}) == 44
+    assert all("/flops/held-out/seed 14" in cell.key and " as larder/" in cell.key for cell in cells)
     assert {(cell.config.accounting, cell.config.evaluation.all_at_end) for cell in cells} == {("flops", True)}
     assert {cell.config.method for cell in cells} == {"larder", *TRIED}
     bounds = [cell.config.method_config.per_label for cell in cells if cell.config.method == "larder"]
@@ -68,7 +70,7 @@ def test_no_other_suite_is_on_held_out_images_and_what_was_counted_is_found(tmp_
     study = RuledStudy("glyphs", tmp_path, lambda cell: 0.3)
     (own,) = SUITE.points
     (usual,) = ls.LARDER_SUITES["methods"].points
-    tried, reported = (study.cell(ls.LARDER, point, 130) for point in (own, usual))
+    tried, reported = (study.cell(ls.LARDER, point, 140) for point in (own, usual))
     assert tried.config == replace(reported.config, stream="glyphs/held-out")
     assert tried.key == reported.key.replace("/flops/", "/flops/held-out/")
     held_out = {name for name, suite in ALL_SUITES.items() if any(p.protocol.is_held_out for p in suite.points)}
@@ -289,3 +291,25 @@ def test_masked_labels_are_those_of_the_present_time_step(blobs):
     assert max(map(abs, gaps[1])) < 1e-5  # there are no other classes yet
     assert max(gaps[2]) > 0.05
     assert max(gaps[3]) > 0.05
+
+
+# How it answers.
+
+
+def test_answers_are_the_mean_of_the_learned_head_and_one_solved_from_all_labels(blobs):
+    learner = run_through(learner_of(blobs, "larder_blended", budget="30"))
+    method, steps = learner.method, learner.stream.steps
+    rows = np.concatenate([step.labeled for step in steps])
+    labels = torch.from_numpy(np.concatenate([step.labels for step in steps]))
+    images = normalize(learner.loader.read(learner.stream.tests[0].rows))
+    with learner.ledger.free(), torch.no_grad():
+        known = learner.net.features(normalize(learner.loader.read(rows)), "test", method.averaged.values)
+        asked = learner.net.features(images, "test", method.averaged.values)
+        learned = learner.net.scores(images, "test", method.averaged.values).softmax(1)
+        answers = method.probabilities(method.predict(learner.net, images))
+    found = solve(known, labels, 6, "half")
+    wanted = (learned + score_shares(asked @ found.weight + found.bias)) / 2
+    torch.testing.assert_close(answers, wanted, rtol=1e-4, atol=1e-5)
+    for receipt in learner.ledger.closed:
+        assert paid(receipt)["head", "forward"].images == sum(len(step.labeled) for step in steps[: receipt.t])
+        assert receipt.spent <= receipt.budget

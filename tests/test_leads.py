@@ -84,10 +84,22 @@ def test_the_seeds_that_would_tell_are_those_for_what_is_open():
 
 
 def test_places_are_said_in_words():
-    assert place_words([CLEAR, replace(CLEAR, values=(-9.0, -9.1, -9.2))]) == ["best", "below"]
-    assert place_words([OPEN]) == ["highest, within the interval"]
-    assert place_words([replace(OPEN, values=(1.0, 0.0, -2.0))]) == ["within the interval of the best"]
-    assert place_words([Contrast("", (5.0,))]) == [TOO_FEW]
+    assert place_words([[CLEAR], [replace(CLEAR, values=(-9.0, -9.1, -9.2))]]) == ["best", "below"]
+    assert place_words([[OPEN]]) == ["highest, within the interval"]
+    assert place_words([[replace(OPEN, values=(1.0, 0.0, -2.0))]]) == ["within the interval of the best"]
+    assert place_words([[Contrast("", (5.0,))]]) == [TOO_FEW]
+
+
+def test_to_be_best_takes_a_lead_over_every_other_arm():
+    assert place_words([[CLEAR, OPEN]]) == ["highest, within the interval"]
+    assert place_words([[CLEAR, CLEAR]]) == ["best"]
+    assert place_words([[NARROW], [OPEN]]) == ["highest, within the interval"] * 2  # as two are judged together
+
+
+def test_other_points_do_not_hide_that_one_is_below():
+    behind = replace(NARROW, values=(-2.0, -3.0, -4.0))
+    assert place_words([[behind]]) == ["below"]
+    assert place_words([[behind, CLEAR], [OPEN, CLEAR]]) == ["below", "highest, within the interval"]
 
 
 def test_arms_are_paired_by_seed_not_by_place():

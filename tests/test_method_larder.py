@@ -131,7 +131,7 @@ def test_a_time_step_looks_guesses_and_learns(blobs, train, recipe, options, nam
 
 
 def test_what_is_looked_at_is_limited(blobs, monkeypatch):
-    monkeypatch.setattr(larder_method, "MOST_GUESSED", 10)
+    monkeypatch.setattr(larder_method, "MOST_COMPARED", 10)
     monkeypatch.setattr(larder_method, "MOST_PAST", 5)
     trusting(monkeypatch, [1.0])
     learner = learner_of(blobs, LEARNED, AGAIN)

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from dietcl.engine.loop import learn
+from dietcl.methods import larder as larder_method
+from dietcl.methods.pieces import solved_head
 from dietcl.streams.normalize import normalize
-from helpers.larder_runs import FROZEN, configured, learner_of
+from helpers.larder_runs import AGAIN, FROZEN, configured, learner_of
 from helpers.recording import equal, paid, run_through, updates_of, weights
 from helpers.tiny import tiny_learner
 
@@ -103,6 +105,20 @@ def test_a_head_that_cannot_be_solved_with_guesses_is_solved_from_labels(blobs):
             assert solved.guess_weight == 0
             assert solved.weight.shape == (96, 4)
     assert solved.guess_weight > 0
+
+
+def test_new_labels_are_in_the_head_though_guesses_did_not_help_and_no_class_is_new(blobs, monkeypatch):
+    monkeypatch.setattr(solved_head, "WEIGHTS", (0.0,))
+    monkeypatch.setattr(larder_method, "trust", lambda chance, classes: torch.ones_like(chance))
+    learner = learner_of(blobs, FROZEN, AGAIN, rate=0.3)
+    pay, solved, steps = learner.net.pay, learner.method.solved, learner.stream.steps
+    dear = []
+    learner.net.pay = lambda purpose, flops: flops not in dear and pay(purpose, flops)
+    for t in learn(learner):
+        labels = sum(len(step.labeled) for step in steps[:t])
+        assert (solved.solved_labels, len(solved.labeled)) == (labels, labels)
+        assert solved.has_guesses
+        dear.append(solved.flops(labels + len(steps[min(t, 2)].labeled), 6))  # the next solve with guesses
 
 
 def odd_stream(blobs, labels, unlabeled):

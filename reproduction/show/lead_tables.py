@@ -16,6 +16,10 @@ from reproduction.trials import SOLVED, Search
 from reproduction.verdicts import Contrast
 
 _PAIRED = "Points, paired by seed, with 95 % intervals"
+PLACE_RULE = (
+    "best: above every other arm, judged on all differences of the suite together, at 5 % by Holm's method; below: one "
+    "of the intervals is below 0 as it is"
+)
 
 
 @dataclass(frozen=True)
@@ -108,37 +112,25 @@ class Place:
 def places(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure]) -> list[Place]:
     """Return the leader's place at every point in every measure, all of them judged together."""
     pairs = list(pairs_of(suite, measured))
-    best = [
-        (point, name, measure, _best(own, measure))
+    where = [
+        (point, name, measure, own)
         for point in suite.points
         if (own := [pair for pair in pairs if pair.ours.point == point])
         for name, measure in measures.items()
     ]
-    words = place_words([pair.less(measure) for _, _, measure, pair in best])
+    words = place_words([[pair.less(measure) for pair in own] for _, _, measure, own in where])
     return [
-        Place(point, name, pair, pair.text(measure), word)
-        for (point, name, measure, pair), word in zip(best, words, strict=True)
+        Place(point, name, best := _best(own, measure), best.text(measure), word)
+        for (point, name, measure, own), word in zip(where, words, strict=True)
     ]
 
 
 def _places(suite: Suite, measured: Sequence[Measured], measures: dict[str, Measure], scale: Scale) -> Sheet:
-    found = places(suite, measured, measures)
-    rows = tuple(
-        (
-            scale.describe(suite, each.point),
-            each.measure,
-            each.pair.other.arm.title,
-            each.text,
-            each.pair.seeds,
-            each.verdict,
-        )
-        for each in found
-    )
-    tested = number_testable([each.pair.less(measures[each.measure]) for each in found])
-    title = (
-        f"{suite.leader} against the best other arm at every point. {_PAIRED}; verdicts are on all "
-        f"{tested} differences together, at 5 % by Holm's method."
-    )
+    rows = []
+    for each in places(suite, measured, measures):
+        where, best = scale.describe(suite, each.point), each.pair.other.arm.title
+        rows.append((where, each.measure, best, each.text, each.pair.seeds, each.verdict))
+    title = f"{suite.leader} at every point, and its difference to the best other arm there. {_PAIRED}; {PLACE_RULE}."
     return Sheet(title, ("at", "measure", "best other arm", f"{suite.leader} less it", "seeds", "verdict"), tuple(rows))
 
 

@@ -8,7 +8,7 @@ from reproduction.larder_suites import LARDER, LARDER_SMALL
 from reproduction.leads import bare_words
 from reproduction.measures import average, final
 from reproduction.show.larder_figure import draw_larder
-from reproduction.show.lead_tables import pairs_of, places
+from reproduction.show.lead_tables import PLACE_RULE, pairs_of, places
 from reproduction.show.publish import picture, scale_of
 from reproduction.show.results import linked
 from reproduction.show.summary_data import Compared, Section, placed
@@ -30,8 +30,7 @@ _LEADS = (
 _KEPT = "What Larder keeps, and the state that is carried from one time step to the next"
 _PLACES = (
     "Larder's A(T) in percent at other budgets, label rates and lengths, and its difference to the best other arm "
-    "there in points, paired by seed, with 95 % intervals. Verdicts are on all such differences of a suite on a "
-    "stream, those in A too, together, at 5 % by Holm's method"
+    f"there in points, paired by seed, with 95 % intervals; {PLACE_RULE}"
 )
 _STATES = (LARDER, LARDER_SMALL, FROZEN, ER_UNIFORM)
 

@@ -36,10 +36,10 @@ LEAST_MEAN_TRUST = 0.2  # of all guesses of a time step: below, even the most co
 LABELS_SHARE = 0.1  # of the budget, at most, to look at new labels
 PAST_SHARE = 0.05  # the same, at earlier labels of classes that come again
 GUESSING_SHARE = 0.15  # the same, at arriving images
-TRYING = 0.13  # of all these shares, if guesses of the time step before could not be trusted
+TRYING = 0.13  # of these two shares, if guesses of the time step before could not be trusted
 FROZEN_SHARE = 0.75  # of the budget, at most, to guess on a frozen encoder; the rest is for solving the head
 LEAST_MISSED = 0.2  # probability that an image is of an old class without a label, from which on these are guessed too
-MOST_GUESSED = 10_000  # images, as all are compared with each other
+MOST_COMPARED = 10_000  # arriving images, and as many new labels, as all are compared with each other
 FEW_LABELS = 20  # so far, at which guesses get half of their share: by so few, wrong ones may seem right
 MOST_PAST = 1_000  # labels of earlier time steps that help to guess
 
@@ -60,7 +60,7 @@ class LarderMethod(PlannedMethod):
         self.solved = SolvedHead(net.dim) if net.is_frozen else None
 
     def plan(self, step: TimeStep, remaining: float) -> Sequence[Segment]:
-        can_guess = self.config.guessed > 0 and len(step.labeled) and len(step.unlabeled) > len(step.unplaced)
+        can_guess = self.config.guessed > 0 and len(step.unlabeled) > len(step.unplaced) and has_choice(step)
         if self.solved is not None:
             if not len(step.labeled):
                 return []
@@ -73,7 +73,7 @@ class LarderMethod(PlannedMethod):
         if not can_guess:
             return [learn]
         scale = 1.0 if self.is_trusted else TRYING
-        found = [Sweep(name="labels", pool="labeled", share=scale * LABELS_SHARE)]
+        found = [Sweep(name="labels", pool="labeled", most=MOST_COMPARED, share=LABELS_SHARE)]
         if is_recurring(step):
             found.append(Sweep(name="past", pool="memory", most=MOST_PAST, share=scale * PAST_SHARE, past_only=True))
         return [*found, self._guess(step, scale * GUESSING_SHARE, Reserve()), learn]
@@ -116,13 +116,11 @@ class LarderMethod(PlannedMethod):
         rows, labels, features = self._take_arrivals().values()
         if self.solved is not None:
             known = self.solved.labeled
-            latest = slice(-min(len(known), MOST_PAST + len(step.labeled)), None)
+            latest = slice(-min(len(known), MOST_PAST + min(MOST_COMPARED, len(step.labeled))), None)
             rows, labels = torch.cat([known.rows[latest], rows]), torch.cat([known.labels[latest], labels])
             features = torch.cat([known.values[latest], features])
         prior = class_prior(step)
         possible = prior.nonzero()[:, 0]
-        if len(possible) == 1 and not step.by_class:
-            return  # nothing tells it from classes without a label
         used = torch.isin(labels, possible) | (labels < 0)
         place = torch.full((step.seen_classes + 1,), -1)  # its last entry stays: of a label that is unknown
         place[possible] = torch.arange(len(possible))
@@ -143,7 +141,7 @@ class LarderMethod(PlannedMethod):
         # Guessers of the same features also agree on what is wrong: where labels cannot tell, less is expected.
         trusted = trust(self.evidence.chance_of_right(confidence, agreement**2), len(step.classes))
         # None can be right of a class whose labels were not looked at, or that has none.
-        trusted *= float(is_new.sum()) / len(step.labeled) * (1 - unseen_share(step))
+        trusted *= known_share(step, possible[labels[is_new]]) * (1 - unseen_share(step))
         self.is_trusted = bool(trusted.mean() >= LEAST_MEAN_TRUST)
         kept = (trusted >= LEAST_TRUST) & self.is_trusted
         if self.config.per_label is not None:
@@ -160,7 +158,7 @@ class LarderMethod(PlannedMethod):
             return
         if net.pay("solve", solved.flops(len(solved.labeled), net.classes)):
             solved.solve(net.classes)
-        elif solved.guess_weight or len(solved.bias) < net.classes:
+        elif solved.solved_labels < len(solved.labeled):
             self._solve_labels(net)  # rather than a head that knows nothing of this time step
 
     def remembered(self) -> Pool:
@@ -213,7 +211,8 @@ class LarderMethod(PlannedMethod):
 
     def _guess(self, step: TimeStep, share: float, reserve: Reserve) -> Sweep:
         """Return the sweep over arriving images, whose share covers the guesses that follow."""
-        arriving, known = min(MOST_GUESSED, len(step.unlabeled) - len(step.unplaced)), len(step.labeled)
+        arriving = min(MOST_COMPARED, len(step.unlabeled) - len(step.unplaced))
+        known = min(MOST_COMPARED, len(step.labeled))
         if self.solved is not None or is_recurring(step):
             known += min(MOST_PAST, self.num_labels - len(step.labeled))
         flops = guess_flops(arriving + known, self.dim, int(class_prior(step).count_nonzero()))
@@ -222,7 +221,7 @@ class LarderMethod(PlannedMethod):
         return Sweep(
             name="guess",
             pool="unlabeled",
-            most=MOST_GUESSED,
+            most=MOST_COMPARED,
             share=share,
             later=flops / arriving,
             placed_only=True,
@@ -254,6 +253,16 @@ def class_prior(step: TimeStep) -> Tensor:
     if is_recurring(step) and missing.any() and missed >= LEAST_MISSED:
         prior[missing] = missed / (1 - missed) * len(step.classes) / missing.sum()
     return torch.from_numpy(prior)
+
+
+def has_choice(step: TimeStep) -> bool:
+    """Return whether labels tell classes apart: nothing tells one alone from classes without a label."""
+    return len(step.labeled) > 0 and (step.by_class or int(class_prior(step).count_nonzero()) > 1)
+
+
+def known_share(step: TimeStep, looked_at: Tensor) -> float:
+    """Return the share of a time step's labels of classes that are among the labels that were looked at."""
+    return float(np.isin(step.labels, looked_at.numpy()).mean())
 
 
 def unseen_share(step: TimeStep) -> float:

@@ -186,7 +186,7 @@ class LarderOptions(MethodOptions):
     """Guesses labels as images arrive, remembers those it can trust, and replays them beside all labels."""
 
     keeps = "row numbers of all labels and of unlabeled images with trusted guesses; averaged weights"
-    cost = "1; before, 1/3 for each new label and arriving image, within 30 % of the budget"
+    cost = "1; before, 1/3 for each new label and arriving image, within 30 % of the budget (frozen: 75 %)"
 
     guessed: Annotated[float, Valid(lambda x: 0 <= x < 1, "give a share from 0 that leaves room for labels")] = 0.75
     """Share of remembered guesses in a batch if all were right, less as they are trusted less (0: no guesses)."""

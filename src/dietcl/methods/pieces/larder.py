@@ -28,6 +28,8 @@ class Larder:
 
     def add(self, rows: Tensor, labels: Tensor, trust: Tensor, possible: Tensor) -> None:
         """Remember guesses for good, all chosen from the same possible classes."""
+        if not len(rows):
+            return
         width = max(self.choices.shape[1], len(possible))
         padded = [pad(row, (0, width - row.shape[-1]), value=_NONE) for row in (self.choices, possible.cpu()[None])]
         self.choice = torch.cat([self.choice, torch.full_like(rows.cpu(), len(self.choices))])

@@ -21,6 +21,8 @@ class SolvedHead:
         self.weight, self.bias = torch.zeros(dim, 0), torch.zeros(0)
         self.guess_weight = 0.0
         """What the labels' leave-one-out error chose of WEIGHTS."""
+        self.solved_labels = 0
+        """How many labels the head was solved from."""
 
     def add_guesses(self, features: Tensor, labels: Tensor, trust: Tensor, classes: int) -> None:
         """Take in guesses, each as far as it is trusted."""
@@ -41,7 +43,7 @@ class SolvedHead:
         guessed = self.guessed.add(x[:0], y[:0])  # of as many classes
         own_gram, own_cross = x.T @ x, x.T @ y
         least = torch.inf
-        for share in WEIGHTS if self.has_guesses else WEIGHTS[:1]:
+        for share in WEIGHTS:
             gram, cross = own_gram + share * guessed.gram, own_cross + share * guessed.cross
             count, mean, level = gram[-1, -1], gram[-1, :-1] / gram[-1, -1], cross[-1] / gram[-1, -1]
             scale = half_whitened((gram.diagonal()[:-1] / count - mean**2).clamp(min=0))
@@ -60,12 +62,14 @@ class SolvedHead:
         vectors, divisor, rotated, scale, mean, level = best
         weight = (vectors / divisor) @ rotated / scale[:, None]
         self.weight, self.bias = (part.to(self.labeled.values) for part in (weight, level - mean @ weight))
+        self.solved_labels = len(self.labeled)
 
     def solve_labels(self, classes: int) -> None:
         """Solve the head from labels alone, which is far cheaper while there are fewer labels than features."""
         if len(self.labeled):
             found = solve(self.labeled.values, self.labeled.labels, classes, "half")
             self.weight, self.bias, self.guess_weight = found.weight, found.bias, 0.0
+            self.solved_labels = len(self.labeled)
 
     @property
     def has_guesses(self) -> bool:
@@ -88,13 +92,14 @@ class SolvedHead:
         """Return everything."""
         guessed = {"guessed_gram": self.guessed.gram, "guessed_cross": self.guessed.cross}
         guessed["guess_weight"] = torch.tensor(self.guess_weight)
+        guessed["solved_labels"] = torch.tensor(self.solved_labels)
         return {f"labeled_{name}": value for name, value in self.labeled.state().items()} | guessed | self.solution()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
         self.labeled.load_state({name: state[f"labeled_{name}"].cpu() for name in self.labeled.state()})
         self.guessed = Sums(state["guessed_gram"].cpu(), state["guessed_cross"].cpu())
-        self.guess_weight = float(state["guess_weight"])
+        self.guess_weight, self.solved_labels = float(state["guess_weight"]), int(state["solved_labels"])
         self.load_solution(state)
 
     def load_solution(self, state: dict[str, Tensor]) -> None:
